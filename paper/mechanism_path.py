@@ -8,7 +8,7 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.result import Result
-from unmask.measures.trace_shares import tabulate_alike
+from unmask.measures.trace_section import tabulate_alike
 from unmask.measures.trace_summary import read_effects
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.shares import average_bands
@@ -28,7 +28,7 @@ def path_of_fact(trace: Result) -> list[blocks.ReportBlock]:
         for stage in stages:
             yield maps[stage]
             yield tabulate_step(tidy.select(shares, stage=stage), stage)
-        if own := [row for row in trace.summary.get("bands", ()) if row["stage"] in stages]:
+        if own := [row for row in trace.summary["alike"] if row["stage"] in stages]:
             text, table = tabulate_alike(own)
             assert isinstance(table, blocks.Table)
             yield from (text, replace(table, name="alike-later" if stages == later else "alike"))

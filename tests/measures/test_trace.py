@@ -14,6 +14,7 @@ from unmask.base.config import SettingsError
 from unmask.base.errors import NotMeasuredError
 from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding
+from unmask.blocks.tidy import group_by
 from unmask.data.corpus import Corpus
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, TraceSettings
@@ -136,18 +137,14 @@ def test_effects_of_single_texts_average_to_the_averages(masked, causal, mode):
     for row in found.summary["averages"]:
         if row["control"] != RESULT or row["layer"] < 0:
             continue
-        means = []
-        for text in texts:
-            if all(text[name] == row[name] for name in ("model", "split", "stage", "part")):
-                cells = [
-                    line[row["layer"]]
-                    for line, role in zip(text["effects"], text["roles"], strict=True)
-                    if role == row["role"]
-                ]
-                means += [np.mean(cells)] if cells else []
-        assert row["mean"] == pytest.approx(np.mean(means), abs=1e-12) and row["facts"] == len(
-            means
-        )
+        keys = ("model", "split", "stage", "part", "role")
+        cells = [text for text in texts if all(text[name] == row[name] for name in keys)]
+        by_text = group_by(cells, "fact", "phrasing").values()
+        means = [np.mean([each["effects"][row["layer"]] for each in own]) for own in by_text]
+        if row["role"] in ("other mask", "other token"):  # of which some stand after the end
+            continue
+        assert row["mean"] == pytest.approx(np.mean(means), abs=1e-12)
+        assert row["facts"] == len(means)
         checked += 1
     assert checked > 50
 
@@ -269,7 +266,7 @@ def test_the_window_is_that_of_the_shallowest_model(masked, causal, done):
     settings = {"window": None, "facts": 1, "phrasings": 1, "at": ("first",)}
     found = trace(masked, causal, make_facts(), **settings)
     assert {row["window"] for row in found.rows("facts")} == {1}
-    assert "restored one by one" in show(found)
+    assert "one by one" in show(found)
 
 
 @pytest.mark.parametrize(
@@ -307,15 +304,13 @@ def test_a_single_fact_says_what_it_lacks(causal):
 def test_a_single_fact_is_shown_as_a_text(masked):
     found = trace(masked, make_facts()[0], at=("first",))
     first, figure = found.section.blocks[:2]
-    assert isinstance(first, Finding) and "of 'red boats'" in first.text
-    assert first.verdict.outcome == "too few"
+    assert isinstance(first, Finding) and first.outcome == "too few"
     assert isinstance(figure, Figure) and figure.name == "texts"
     (panels,) = figure.views.values()
-    assert [panel.title.partition(":")[0] for panel in panels] == [
-        labels.PARTS[part] for part in ("resid", "mlp", "attn")
-    ]
+    heads = [panel.title.partition(":")[0] for panel in panels]
+    assert heads == [labels.PARTS[part] for part in ("resid", "mlp", "attn")]
     text = show(found)
-    assert "Ada*" in text and "→ ░" in text and "█" in text
+    assert ": red boats, " in text and "Ada*" in text and "→ ░" in text and "█" in text
 
 
 def test_a_run_in_which_nothing_is_recalled(causal, tmp_path):
@@ -325,7 +320,7 @@ def test_a_run_in_which_nothing_is_recalled(causal, tmp_path):
             trace(causal, wrong, out=tmp_path)
         assert raised.value.code == "none recalled"
     with pytest.raises(UserError, match="None of the facts that were asked is recalled"):
-        read_result(tmp_path)
+        _ = read_result(tmp_path).summary
     with pytest.raises(UserError, match="no fact could be traced .no subject as long"):
         trace(causal, make_facts()[:2], corruption="replace")
 

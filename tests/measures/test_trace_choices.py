@@ -7,11 +7,9 @@ import pytest
 from tests.measures.asking import show
 from tests.measures.test_trace import trace
 from tests.tracing.learned import make_facts
-from unmask.blocks import labels
-from unmask.measures.trace_figures import draw_peaks
-from unmask.measures.trace_summary import list_groups
+from unmask.measures.trace_summary import find_best_subject
 from unmask.tracing.settings import JOINT_ROLES
-from unmask.tracing.table import RESULT, SHUFFLED
+from unmask.tracing.table import RESULT
 
 
 def test_the_first_recalled_phrasing_of_each_fact(causal):
@@ -38,7 +36,7 @@ def test_condensed_tables_say_the_same(masked, tmp_path):
         for small in (False, True)
     )
     assert len(small.rows()) < len(whole.rows()) / 2 and not small.summary["texts"]
-    for name in ("averages", "further", "shares", "bands", "tests", "counts"):
+    for name in ("averages", "peaks", "further", "shares", "bands", "alike", "tests", "counts"):
         for one, other in zip(small.summary[name], whole.summary[name], strict=True):
             assert one == pytest.approx(other, abs=1e-9, nan_ok=True)
     assert show(small)
@@ -53,17 +51,8 @@ def test_roles_as_a_whole_in_a_run(masked, tmp_path):
     assert {"whole subject", "whole answer", "masks"} <= roles <= set(JOINT_ROLES)
     placebos = {(row["control"], row["role"]) for row in rows if row["layer"] >= 0}
     assert {(control, "whole answer") for control in both} <= placebos
-    (group, *_) = list_groups(done.summary["averages"])
-    assert group["best"]["role"] == "whole subject"
+    assert find_best_subject(done.summary["peaks"])["role"] == "whole subject"
     assert {row["role"] for row in done.summary["shares"]} == roles
     text = show(done)
     assert "all positions of the answer" in text and "all other masks" in text
-    assert "one clean state" not in text and "one state of the subject" not in text
-    # Placebos are drawn, and spoken of where they are.
-    bare = group | {"peaks": [cell | {"placebos": {}} for cell in group["peaks"]]}
-    for each, names in ((group, (*both, SHUFFLED)), (bare, ())):
-        figure = draw_peaks([each], {group["model"]: "masked"}, "p")
-        dots = [dot for view in figure.views.values() for panel in view for dot in panel.dots]
-        drawn = {dot.label for dot in dots if dot.group == "placebo"}
-        assert drawn == {labels.PLACEBOS[name] for name in names}
-        assert ("Placebos (grey)" in figure.caption) == bool(names)
+    assert "The clean state of the whole subject at layer" in text

@@ -2,16 +2,18 @@
 
 from dataclasses import fields
 
-import pyarrow.compute as pc
 import pytest
 
 from tests.measures.asking import ask, show
 from tests.measures.test_trace import USUAL, make_wrong, trace
+from tests.scripts import ROOT
 from tests.tracing.learned import make_facts
 from unmask.blocks import labels
-from unmask.blocks.blocks import Figure, Finding
-from unmask.measures.trace import MEASURE, TraceSettings
-from unmask.measures.trace_summary import count_facts, judge, list_groups
+from unmask.blocks.blocks import Figure, Finding, Table
+from unmask.evaluation.statistics import ALPHA, ENOUGH
+from unmask.measures.runner import read_result
+from unmask.measures.trace import MEASURE, STORED, TraceSettings
+from unmask.measures.trace_summary import count_facts, find_best_subject, find_peaks
 from unmask.net.families import Family
 from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
@@ -26,11 +28,6 @@ def done(masked, causal):
     return trace(masked, causal, make_wrong())
 
 
-def read(result):
-    """The section's text, however it is wrapped."""
-    return " ".join(show(result).split())
-
-
 def make_row(mean, part="resid", role="last subject", layer=0, **changes):
     group = {"model": "net", "kind": "masked", "split": "p2d_same", "corruption": "mask"}
     cell = {"part": part, "role": role, "layer": layer, "head": -1, "control": RESULT}
@@ -42,28 +39,27 @@ def make_total(mean, **changes):
     return make_row(mean, TOTAL, "", -1, **changes)
 
 
-def find_outcomes(rows):
-    summary = {"averages": rows, "tests": []}
-    return {each.claim.partition(": ")[2]: each.outcome for each in judge(summary, TraceSettings())}
+def find_outcomes(*rows):
+    return [row["outcome"] for row in find_peaks(rows)]
 
 
-@pytest.mark.parametrize("placebo", [OTHER_TOKEN, OTHER_FACT, SHUFFLED])
+@pytest.mark.parametrize("placebo", [OTHER_TOKEN, OTHER_FACT, SHUFFLED, RANDOM])
 def test_a_cell_is_clear_above_every_placebo(placebo):
-    """One rule: enough facts, above 0, above each of the three placebos that was measured."""
+    """One rule: enough facts, above 0, above each placebo that was measured in the same cell."""
     role = PLACEBO if placebo == OTHER_TOKEN else "last subject"
     rows = [make_total(4.0), make_row(2.0)]
-    assert find_outcomes(rows) == {"total": "above", "resid last subject": "above"}
+    assert find_outcomes(*rows) == ["above", "above"]
     low, high = (make_row(mean, role=role, control=placebo) for mean in (1.7, 1.9))
-    assert find_outcomes([*rows, low])["resid last subject"] == "above"
-    assert find_outcomes([*rows, high])["resid last subject"] == "unsettled"
-    elsewhere = make_row(9.0, role=role, control=placebo, layer=3)
-    assert find_outcomes([*rows, elsewhere])["resid last subject"] == "above"
-    few = [make_total(4.0, facts=5), make_row(2.0, facts=5)]
-    assert find_outcomes(few) == {"total": "too few", "resid last subject": "too few"}
-    assert find_outcomes([make_total(0.05), make_row(0.05)]) == {
-        "total": "unsettled",
-        "resid last subject": "unsettled",
-    }
+    assert find_outcomes(*rows, low) == ["above", "above"]
+    assert find_outcomes(*rows, high) == ["above", "unsettled"]
+    assert find_outcomes(*rows, high | {"layer": 3, "mean": 9.0}) == ["above", "above"]
+    (_, peak) = find_peaks([*rows, high])
+    assert (peak["placebo"], peak["placebo_mean"], peak["share"]) == (placebo, 1.9, 0.5)
+    few = [row | {"facts": 5} for row in rows]
+    assert find_outcomes(*few) == ["too few", "too few"]
+    # Where nothing is lost for certain, there is no share of it.
+    lost, peak = find_peaks([make_total(0.05), make_row(0.05)])
+    assert (lost["outcome"], peak["outcome"], peak["share"]) == ("unsettled", "unsettled", None)
 
 
 def test_groups_come_in_one_order_and_know_their_best_cell():
@@ -75,44 +71,67 @@ def test_groups_come_in_one_order_and_know_their_best_cell():
                 rows.append(make_row(mean, layer=layer, split=split, stage=stage))
     rows.append(make_row(9.0, "mlp", split="p2d_reverse"))
     rows.append(make_row(9.0, role="answer mask", split="p2d_reverse"))
-    groups = list_groups(rows)
-    assert [(group["split"], group["stage"]) for group in groups] == [
+    peaks = find_peaks(rows)
+    assert list(dict.fromkeys((row["split"], row["stage"]) for row in peaks)) == [
         (split, stage)
         for stages in (("first", "last"), ("2", "10"))
         for split in ("p2d_reverse", "d2p_same")
         for stage in stages
     ]
-    best = groups[0]["best"]
+    best = find_best_subject(peaks[:4])
     assert (best["part"], best["role"], best["layer"]) == ("resid", "last subject", 1)
-    heads = [make_total(4.0)]
-    heads += [make_row(head / 2, "attn_z", layer=3, head=head) for head in (1, 2, 0)]
-    (group,) = list_groups(heads)
-    assert group["best"]["head"] == 2
+    heads = [make_row(head / 2, "attn_z", layer=3, head=head) for head in (1, 2, 0)]
+    assert find_best_subject(find_peaks([make_total(4.0), *heads]))["head"] == 2
 
 
 def test_the_section_says_first_what_was_found(done):
     findings = [block for block in done.section.blocks if isinstance(block, Finding)]
     assert done.section.blocks[:2] == findings
-    assert findings[0].text.startswith("In masked, on own facts, hiding the subject takes")
-    assert findings[1].text.startswith("In causal, on own facts, hiding the subject takes")
-    assert "of what was lost, on 4 facts, too few to tell" in findings[1].text
+    for finding, name in zip(findings, ("masked", "causal"), strict=True):
+        peaks = [row for row in done.summary["peaks"] if row["model"] == name]
+        best = find_best_subject([row for row in peaks if row["stage"] == "first"])
+        assert f"In {name}, on own facts" in finding.text and finding.outcome == best["outcome"]
+        assert f"at layer {best['layer']} gives back" in finding.text
+        assert f"{best['mean']:.3g} [" in finding.text and f"{peaks[0]['mean']:.3g}" in finding.text
     figures = [block for block in done.section.walk() if isinstance(block, Figure)]
-    assert [figure.name for figure in figures] == ["effects", "roles", "texts"]
+    assert [figure.name for figure in figures] == ["effects", "texts"]
     for figure in figures:
         assert figure.controls[0].label == "asked" and figure.views
     assert all(len(panels) == 2 for panels in figures[0].views.values())
-    text = read(done)
+    tables = [block.name for block in done.section.walk() if isinstance(block, Table)]
+    assert len(tables) == len(set(tables)) and {"groups", "shares", "facts", "tests"} <= {*tables}
+    text = " ".join(show(done).split())
     # Two models scored in two ways are not compared in size.
-    assert "mean field" in text and "not how large they are; `--joint chain_rule`" in text
+    assert "not how large they are; `--joint chain_rule`" in text
     assert "1 not recalled" in text and "windows of 2 layers" in text
-    assert done.section.title == "Which states bring answers back, from the first step to the last"
+
+
+def test_every_comparison_has_its_outcome():
+    """Of a kept run: it follows from the row's own numbers."""
+    summary = read_result(ROOT / "docs/results/tables/pretrained-facts/trace").summary
+    for row in (*summary["tests"], *summary["bands"]):
+        wanted = "alike" if row.get("p_equivalent", 1.0) <= ALPHA else "unsettled"
+        if row["p_holm"] <= ALPHA:
+            wanted = "above" if row["mean"] > 0 else "below"
+        assert row["outcome"] == ("too few" if row["facts"] < ENOUGH else wanted)
+    (pair,) = summary["alike"]
+    outcomes = [row["outcome"] for row in summary["bands"]]
+    assert pair["alike"] == outcomes.count("alike") > 0
+    assert pair["neither"] == outcomes.count("unsettled") > 0
+    assert pair["compared"] - pair["differ"] == pair["alike"] + pair["neither"]
+    cells = [row for row in summary["averages"] if row["control"] == RESULT]
+    for peak in summary["peaks"]:
+        keys = ("model", "part", "role")
+        same = [row["mean"] for row in cells if all(row[key] == peak[key] for key in keys)]
+        assert peak["mean"] == max(same)
+        if peak["facts"] >= ENOUGH:  # no placebos were measured
+            assert peak["outcome"] == ("above" if peak["low"] > 0 else "unsettled")
 
 
 def test_models_scored_alike_may_be_compared(masked, causal):
     settings = {"facts": 2, "phrasings": 1, "at": ("first",), "parts": ("resid",)}
     found = trace(masked, causal, make_facts(), joint="chain_rule", **settings)
-    assert "not how large" not in read(found)
-    assert found.section.title == "Which states bring answers back"
+    assert "not how large" not in show(found)
 
 
 def test_equal_training_seeds_change_no_mean(causal, tmp_path):
@@ -126,22 +145,20 @@ def test_equal_training_seeds_change_no_mean(causal, tmp_path):
     for alone, both in pairs:
         assert both["mean"] == pytest.approx(alone["mean"], abs=1e-12)
         assert (both["facts"], both["prompts"]) == (alone["facts"], 2 * alone["prompts"])
-    assert "phrasings and 2 training seeds are averaged first" in read(two)
-    assert "over facts, and say nothing of other seeds. Placebos" in read(two)
 
 
 def test_heads_ablated_and_severed_reach_the_section(causal):
     few = {"facts": 2, "phrasings": 1, "at": ("first",)}
-    heads = read(trace(causal, make_facts(), parts=("attn_z",), mode="ablate", **few))
-    assert "attention head" in heads and "Corrupting one attention head costs most" in heads
+    heads = show(trace(causal, make_facts(), parts=("attn_z",), mode="ablate", **few))
+    assert "Replacing the attention head of the" in heads and "`mode`: ablate" in heads
     more = {"run": "free_running", "severed": "mlp", "parts": ("resid",)}
-    free = read(trace(causal, make_facts(), **more, **few))
-    assert "free running" in free and "Later outputs of mlp stay" in free
+    free = show(trace(causal, make_facts(), **more, **few))
+    assert "`run`: free_running" in free and "`severed`: mlp" in free
 
 
 def test_every_id_has_its_words(done):
     """Names that the command line takes, tables hold and readers see are the same sets."""
-    roles = set(done.tables["trace"].filter(pc.field("token") >= 0)["role"].to_pylist())
+    roles = {row["role"] for row in done.rows() if row["token"] >= 0}
     assert {*roles, *SUBJECT_ROLES, *PLACEBO_ROLES} <= set(labels.ROLES)
     assert set(labels.PARTS) == set(PARTS)
     assert set(labels.CORRUPTIONS) == set(CORRUPTIONS)
@@ -161,3 +178,10 @@ def test_facts_traced_in_every_model_are_counted():
         for fact in "abcd"
     ]
     assert [(row["facts"], row["shared"]) for row in count_facts(rows)] == [(3, 2), (3, 2)]
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.pair)
+def test_stored_traces_are_read(stored):
+    finding, figure = stored.read(stored.file)
+    assert finding.outcome == "above" and "more than every placebo" in finding.text
+    assert figure.views and all(panel.z for panels in figure.views.values() for panel in panels)

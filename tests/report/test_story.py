@@ -11,8 +11,9 @@ import unmask
 from tests.report.reading import list_titles, read_figures, read_own
 from unmask.blocks.blocks import Finding, Section
 from unmask.blocks.labels import COMPARED, GROUPS, LIKENESS_NOTES, LIKENESSES
-from unmask.measures.runner import read_result, read_summary
-from unmask.measures.table import find_measure, list_measures
+from unmask.measures.runner import read_result
+from unmask.measures.stored import open_stored_run
+from unmask.measures.table import list_measures
 from unmask.report.document import Document
 from unmask.report.page import draw_report
 from unmask.report.render_html import render_html
@@ -108,7 +109,8 @@ def test_stored_tables_are_small_and_those_that_were_published(page):
     folder = Path(unmask.__file__).parent / "assets" / "results"
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3_000_000
     results = Path(__file__).parents[2] / "docs" / "results"
-    stored = read_summary(find_measure("trace"), folder / "tracing")["averages"]
+    with open_stored_run("tracing") as run, open_stored_run("tracing-berglund") as other:
+        stored, published = run.summary["averages"], other.summary["averages"]
     made = read_result(results / "tables" / "shared-shipped" / "trace").summary["averages"]
     keys = ("model", "split", "stage", "part", "layer", "role", "control")
     means = {tuple(row[key] for key in keys): row["mean"] for row in made}
@@ -119,9 +121,8 @@ def test_stored_tables_are_small_and_those_that_were_published(page):
     cells = [value for panels in shown for panel in panels for row in panel["z"] for value in row]
     best = max(row["mean"] for row in stored if row["role"] == "whole subject")
     assert any(value == pytest.approx(best, abs=0.005) for value in cells if value is not None)
-    lost = {(row["model"], row["split"]): row for row in
-            read_summary(find_measure("trace"), folder / "tracing-berglund")["averages"]
-            if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
+    totals = [row for row in published if (row["part"], row["control"]) == ("total", "none")]
+    lost = {(row["model"], row["split"]): row for row in totals}
     total, text = lost["mdm", "p2d_reverse"], (results / "tracing.md").read_text("utf-8")
     assert (
         f"takes {total['mean']:.3g} nats per token [{total['low']:.3g}, {total['high']:.3g}" in text

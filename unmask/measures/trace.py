@@ -3,6 +3,22 @@
 Causal tracing as ROME's (Meng et al. 2022, arXiv 2202.05262): a clean run, a run with the subject
 corrupted, and the corrupted run with one clean state put back. A diffusion model is traced at the
 denoising steps of its own answer.
+
+Effects of a fact's phrasings and training seeds are averaged first; intervals are 95 % t intervals
+over facts, and say nothing of other seeds. Placebos are the state of a prompt token that is not the
+subject's, another fact's state (or one as far away in a random direction) put in at the subject and
+at the answer's rows, and the same restored run read for another answer. An effect is clear if its
+interval lies above 0 and above those of all placebos that were measured. Shares are ratios of means
+over facts, their intervals by the delta method; layers are chosen by two-fold cross-fitting over a
+hash of the fact.
+
+An indirect effect says that a state is enough, under this corruption, to bring some of the answer
+back. It does not say that the fact is stored in that state or in those weights, nor that the
+network needs the state on other prompts. Noise takes a network outside of what it was trained on;
+masks do not, but hide only what the prompt says. Windows add up layers, which can hide opposing
+ones. A state of the subject can give back all that was lost, one of several answer masks only its
+own token's share: roles are not to be compared as if they held the same. Facts that a model does
+not recall are not in the averages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +27,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
+from unmask.base.runs import DIGESTS
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Figure, Finding, ReportBlock
+from unmask.blocks.blocks import ReportBlock
 from unmask.evaluation.equivalence import MARGIN
 from unmask.measures.clean_runs import (
     ChosenPrompts,
+    CleanRunSettings,
     choose_prompts,
     choose_recalled,
     make_jobs,
@@ -24,11 +42,13 @@ from unmask.measures.clean_runs import (
 )
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
-from unmask.measures.settings import MachineSettings
+from unmask.measures.result import Result
+from unmask.measures.runner import pool_tables
 from unmask.measures.stored import StoredResult, open_stored_run
-from unmask.measures.trace_runs import pool
-from unmask.measures.trace_section import TITLE, describe
-from unmask.measures.trace_summary import judge, summarise
+from unmask.measures.trace_section import TITLE, describe, draw_roles, state_group
+from unmask.measures.trace_summary import find_peaks, summarise
+from unmask.measures.trainings import concatenate, number_trainings
+from unmask.results.summaries import Tables
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import Tracing
 from unmask.tracing.table import FACTS_SCHEMA, OTHER_FACT, SCHEMA, TOKENS_SCHEMA
@@ -43,20 +63,16 @@ if TYPE_CHECKING:
 
 FOIL = "foil"
 """A split of facts that are not traced, but whose answers can be compared with."""
+ALIKE = ("metric", "mode", "run", "severed", "source", "cells")
+"""Settings that runs must share for their effects to be compared."""
+ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer", "order", "remask")
+"""Settings that runs of one model must share; a model and its twin may differ in them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceSettings(Tracing, MachineSettings):
+class TraceSettings(Tracing, CleanRunSettings):
     """Which facts are traced, and how."""
 
-    splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
-    facts: int = option(30, "Facts of each split.", least=1)
-    phrasings: int = option(1, "Phrasings of each fact.", least=1)
-    consider: int | None = option(
-        None,
-        "Among so many facts of each split, those that the first model recalls are traced first.",
-        least=1,
-    )
     first_recalled: bool = option(
         False, "Of each fact, the first phrasings that the first model recalls."
     )
@@ -76,11 +92,6 @@ class TraceSettings(Tracing, MachineSettings):
     margin: float = option(
         MARGIN, "Shares of the total effect that differ by less are alike.", above=0
     )
-    memory: float | None = option(
-        None, "Gigabytes a trace may use beside the weights.", above=0, is_identity=False
-    )
-    dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
-    dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
 
 
 @dataclass(frozen=True)
@@ -94,9 +105,7 @@ class FactsOrPrompt(ModelsAndData):
             "answer": "Its answer.",
             "foil": "A wrong answer to compare with, for logit_difference.",
         }
-        more = [
-            Argument(name, help, is_option=True, is_required=False) for name, help in words.items()
-        ]
+        more = (Argument(*each, is_option=True, is_required=False) for each in words.items())
         return (*super().parameters(), *more)
 
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> ModelInputs:
@@ -122,9 +131,7 @@ def _read_prompt(given: Mapping[str, Any]) -> "Corpus | None":
     from unmask.data.sources import OWN
     from unmask.tracing.facts import make_fact
 
-    prompt, subject, answer, foil = (
-        given.get(name) for name in ("prompt", "subject", "answer", FOIL)
-    )
+    prompt, subject, answer, foil = map(given.get, ("prompt", "subject", "answer", FOIL))
     if prompt is None:
         if subject or answer or foil:
             raise UserError("a --subject, --answer or --foil goes with a --prompt: give one.")
@@ -164,9 +171,8 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
             corruption = make_corruption(settings, model, pool)
             prepared[member.key] = corruption, make_means(settings, model, pool)
         keys = {**member.columns, "split": split}
-        memory = None if settings.memory is None else int(settings.memory * 1e9)
         corruption, means = prepared[member.key]
-        more = (memory, settings.also, means, settings.placebos, settings.condensed)
+        more = (settings.memory_bytes, settings.also, means, settings.placebos, settings.condensed)
         trace = trace_fact(model, fact, pool, settings, corruption, keys, *more)
         # Of many facts some may be left out; a single one is what was asked for.
         if trace.error is not None and is_alone:
@@ -188,24 +194,63 @@ def _choose(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSetting
     return choose_prompts(inputs, facts, settings, number, phrasings, settings.consider)
 
 
-_FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
-_LAPTOP: dict[str, Any] = _FULL | {"facts": 8, "samples": 1}
-_QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
-_FIRST: dict[str, Any] = {"at": ("first",)}
-_MASKS = _QUICK | {"corruption": "mask"}
+def pool(results: Sequence[Result]) -> Tables:
+    """The tables of several runs as one, if what they say can be said together."""
+    settings = [result.settings.to_record() for result in results]
+    facts = [result.tables["facts"].to_pylist() for result in results]
+
+    def check(values: set[Any], name: str, model: str = "") -> None:
+        if len(values) > 1:
+            raise UserError(
+                f"these runs{model and f' of {model}'} differ in {name} "
+                f"({', '.join(sorted(map(str, values)))}), so their effects cannot be compared: "
+                "report them apart."
+            )
+
+    for name in ALIKE:
+        check({str(each[name]) for each in settings}, name)
+    check({row["window"] for rows in facts for row in rows}, "window")
+    trainings = number_trainings(facts)
+    runs: dict[tuple[str, int, str], list[int]] = {}
+    for i, numbers in enumerate(trainings):
+        for model, number in numbers.items():
+            digests = results[i].records[0].inputs[DIGESTS]
+            held = [digests[x] for x in digests if x == model or x.startswith(f"{model}, seed")]
+            runs.setdefault((model, number, str(held)), []).append(i)
+    if len({key[:2] for key in runs}) < len(runs):
+        # Different weights under one name: models are named by their runs.
+        return pool_tables(results)
+    for (model, *_), numbers in runs.items():
+        check({results[i].records[0].inputs.get("data") for i in numbers}, "data", model)
+    for model in {key[0]: None for key in runs}:
+        members = [i for i, numbers in enumerate(trainings) if model in numbers]
+        for name in ALIKE_OF_MODEL:
+            check({str(settings[i][name]) for i in members}, name, model)
+        own = (tidy.select(facts[i], model=model) for i in members)
+        check({row["joint"] for rows in own for row in rows}, "joint", model)
+    keys = ("model", "seed", "split", "fact", "phrasing", "corruption")
+    prompts = [
+        (number[row["model"]], *(row[name] for name in keys))
+        for rows, number in zip(facts, trainings, strict=True)
+        for row in rows
+    ]
+    if len(set(prompts)) < len(prompts):
+        raise UserError(
+            "a prompt was traced in two of these runs under one corruption, and would count twice: "
+            "trace all its steps in one run, or report the runs apart."
+        )
+    return concatenate(results, facts, trainings)
 
 
 def _draw_stored(folder: str) -> list[ReportBlock]:
     """The diffusion model's finding and the map of residual streams, at step 1."""
     with open_stored_run(folder) as result:
-        averages = [
-            row
-            for row in tidy.select(result.summary["averages"], stage="first")
-            if row["part"] in ("resid", TOTAL)
-        ]
-        blocks = result.with_summary({**result.summary, "averages": averages}).section.blocks
-    kinds = (Finding, Figure)
-    return [next(block for block in blocks if isinstance(block, kind)) for kind in kinds]
+        averages, settings = result.summary["averages"], result.settings.to_record()
+        shown = [row for row in averages if row["part"] in ("resid", TOTAL)]
+        shown = tidy.select(shown, stage="first")
+        group = next(iter(tidy.group_by(find_peaks(shown), "model", "split").values()))
+        finding = state_group(group, settings, result.summary["shares"])
+        return [finding, draw_roles(shown, settings, "")]
 
 
 STORED = (
@@ -226,6 +271,17 @@ STORED = (
         _draw_stored,
     ),
 )
+_FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
+_LAPTOP: dict[str, Any] = _FULL | {"facts": 8, "samples": 1, "corruption": "mean"}
+_QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
+_FIRST: dict[str, Any] = {"at": ("first",)}
+_MASKS = _QUICK | {"corruption": "mask"}
+_SIZES = {"quick": _QUICK | _FIRST, "laptop": _LAPTOP | _FIRST, "full": _FULL | _FIRST}
+_DENOISING = {
+    "quick": _MASKS | {"at": ("1", "4")},
+    "laptop": None,
+    "full": _FULL | {"at": ("all",)},
+}
 
 MEASURE = Measure(
     name="trace",
@@ -236,22 +292,13 @@ MEASURE = Measure(
     inputs=FactsOrPrompt(QUESTIONS.read_data, QUESTIONS.help),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
+    method=__doc__,
     pool=pool,
+    stored=STORED,
     stages=[
-        Stage(
-            sizes={"quick": _QUICK | _FIRST, "laptop": _LAPTOP | _FIRST, "full": _FULL | _FIRST},
-        ),
+        Stage(sizes=_SIZES),
         Stage("trace-steps", "diffusion", {"quick": _MASKS, "laptop": None, "full": _FULL}),
-        Stage(
-            "trace-denoising",
-            "diffusion",
-            {
-                "quick": _MASKS | {"at": ("1", "4")},
-                "laptop": None,
-                "full": _FULL | {"at": ("all",)},
-            },
-        ),
+        Stage("trace-denoising", "diffusion", _DENOISING),
     ],
 )

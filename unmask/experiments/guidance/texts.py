@@ -55,11 +55,16 @@ class DrawnTexts:
 
 
 def train_guide(
-    model: Model, texts: Sequence[str], labels: Sequence[bool], prompt: str, length: int, **how: int
+    model: Model,
+    texts: Sequence[str],
+    labels: Sequence[bool],
+    prompt: str,
+    length: int,
+    **fitting: int,
 ) -> StateProbe:
     """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
     rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
-    return train_probe(model, rows.tolist(), labels, **{"draws": 2} | how)
+    return train_probe(model, rows.tolist(), labels, **{"draws": 2} | fitting)
 
 
 def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:

@@ -131,9 +131,9 @@ def mend(
         changed = ended != given
         pairs = (changed, wrong), (ended == clean, wrong), (changed, sound)
         shares = [((values & where).sum(-1) / where.sum(-1)).tolist() for values, where in pairs]
-        for found, mended, damaged in zip(*shares, strict=True):
-            row = {"found": found, "mended": mended, "damaged": damaged}
-            yield row | {"selective": found - damaged}
+        for changed_share, mended, damaged in zip(*shares, strict=True):
+            row = {"found": changed_share, "mended": mended, "damaged": damaged}
+            yield row | {"selective": changed_share - damaged}
 
 
 def _all_but_first(tokens: Tensor) -> Tensor:
