@@ -5,8 +5,8 @@ import pytest
 
 from tests.measures.asking import show
 from tests.measures.test_trace import trace
+from tests.measures.test_trace_averages import make_rows
 from tests.tracing.learned import make_facts
-from tests.tracing.test_averages import make_rows
 from unmask import UserError
 from unmask.base.files import write_json
 from unmask.base.tables import write_table

@@ -11,9 +11,9 @@ from tests.tracing.learned import make_facts
 from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding
 from unmask.measures.trace import MEASURE, TraceSettings
+from unmask.measures.trace_effects import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.measures.trace_summary import count_facts, judge, list_groups
 from unmask.net.families import Family
-from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.settings import PARTS

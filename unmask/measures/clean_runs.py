@@ -12,9 +12,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option, option_of
-from unmask.base.errors import UserError
+from unmask.base.errors import NotMeasuredError, UserError
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Table
+from unmask.measures.contract import Job, Rows, Summary, Tables
 from unmask.measures.inputs import Member, ModelInputs
-from unmask.measures.measure import Job, Rows
 from unmask.measures.settings import MachineSettings
 from unmask.tracing.settings import Corruption, Tracing, check_steps
 
@@ -236,3 +238,43 @@ def _change_fact(
     ]
     record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
     return rows, record
+
+
+def count_prompts(tables: Tables) -> Rows:
+    """How many prompts of each model and split were asked, and kept; an error where none was."""
+    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "joint")
+    if not any(fact["kept"] for fact in facts):
+        raise explain_nothing(facts)
+    return [
+        dict(zip(by, key, strict=True))
+        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
+        for key, rows in tidy.group_by(facts, *by).items()
+    ]
+
+
+def tabulate_counts(summary: Summary) -> Table:
+    """The table of how many prompts of each model and split were asked, and kept."""
+    return tidy.tabulate(
+        "counts",
+        "Prompts asked, and those kept: recalled by the model, and changed",
+        summary["counts"],
+        {
+            "model": "model",
+            "asked": tidy.name_asked,
+            "answers scored by": lambda row: row["joint"].replace("_", " "),
+            "prompts": "prompts",
+            "kept": "kept",
+        },
+    )
+
+
+def explain_nothing(facts: Rows) -> UserError:
+    """Why no fact was traced at all."""
+    reasons = {fact["reason"] for fact in facts}
+    if reasons <= {"not recalled", "not aligned"}:
+        models = " and ".join(tidy.distinct(facts, "model"))
+        return NotMeasuredError("none recalled", models=models)
+    return UserError(
+        f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
+        "settings."
+    )

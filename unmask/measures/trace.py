@@ -26,10 +26,10 @@ from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
 from unmask.measures.stored import StoredResult, open_stored_run
+from unmask.measures.trace_effects import TOTAL
 from unmask.measures.trace_runs import pool, read_old
 from unmask.measures.trace_section import TITLE, describe
 from unmask.measures.trace_summary import judge, summarise
-from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import Tracing
 from unmask.tracing.table import FACTS_SCHEMA, OTHER_FACT, SCHEMA, TOKENS_SCHEMA
 

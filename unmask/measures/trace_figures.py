@@ -8,9 +8,9 @@ from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Fold, Table, Text
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
+from unmask.measures.trace_effects import TOTAL
 from unmask.measures.trace_summary import find_best_subject, name_cell, name_test, rank_stage
 from unmask.measures.trace_words import Words
-from unmask.tracing.averages import TOTAL
 from unmask.tracing.table import FLOW, RESULT
 
 RESTORED = tidy.Choose(

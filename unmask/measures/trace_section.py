@@ -20,10 +20,10 @@ from unmask.blocks.blocks import (
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
+from unmask.measures.trace_effects import TOTAL
 from unmask.measures.trace_shares import fold_bands, say_chosen_share, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
 from unmask.measures.trace_words import REPLACED, RESTORING, Words, choose_words
-from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.table import ONE_TOKEN, RESULT
 

@@ -7,9 +7,9 @@ from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Fold, ReportBlock, Table, Text
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.measure import Rows, Summary
+from unmask.measures.trace_effects import count_outcomes, name_likeness_outcome
 from unmask.measures.trace_summary import list_pairs
 from unmask.measures.trace_words import Words
-from unmask.tracing.shares import count_outcomes, name_likeness_outcome
 from unmask.tracing.table import ONE_TOKEN, RESULT
 
 SHARE = ("share", "share_low", "share_high")

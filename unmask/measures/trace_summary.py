@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import is_numbered, order_splits
 from unmask.blocks.tidy import distinct, group_by, to_interval
 from unmask.evaluation.equivalence import MARGIN
 from unmask.evaluation.statistics import ENOUGH, is_above_placebos
+from unmask.measures import trace_effects as averaging
+from unmask.measures import trace_effects as shares
+from unmask.measures.clean_runs import explain_nothing
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
 from unmask.measures.result import open_table
-from unmask.tracing import averages as averaging
-from unmask.tracing import shares
 from unmask.tracing import table as traced
 from unmask.tracing.settings import STEPS, WHOLE_SUBJECT, Tracing
 from unmask.tracing.table import SUBJECT_ROLES
@@ -93,17 +93,6 @@ def _add_windows(averages: Rows, facts: Rows) -> list[dict[str, Any]]:
             first, stop = window_of(row["layer"], int(own or width), depths[row["model"]])
         rows.append({**row, "first": first, "last": stop - 1})
     return rows
-
-
-def explain_nothing(facts: Rows) -> UserError:
-    """Why no fact was traced at all."""
-    reasons = {fact["reason"] for fact in facts}
-    if reasons <= {"not recalled", "not aligned"}:
-        return NotMeasuredError("none recalled", models=" and ".join(distinct(facts, "model")))
-    return UserError(
-        f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
-        "settings."
-    )
 
 
 def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
