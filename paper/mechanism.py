@@ -21,7 +21,7 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures import interchange_section as interchange
 from unmask.measures import slots
-from unmask.measures.knockout_summary import (
+from unmask.measures.knockout import (
     BY_ANSWER,
     BY_OTHERS,
     COMPARED,

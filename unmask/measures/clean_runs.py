@@ -26,8 +26,21 @@ if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.tracing.clean_run import CleanRun
 
-ChangeStep = Callable[["CleanRun", int, "Fact | None", Tracing], Iterable[Mapping[str, Any]]]
-"""(clean run, step, another fact or none, settings with their corruption) to rows."""
+
+@dataclass(frozen=True)
+class PromptStep:
+    """A step of a prompt's clean run, which is to be changed."""
+
+    clean: "CleanRun"
+    step: int
+    other: "Fact | None"
+    """Another fact, for controls."""
+    tracing: Tracing
+    """Settings with their corruption."""
+
+
+ChangeStep = Callable[[PromptStep], Iterable[Mapping[str, Any]]]
+"""A step to the rows of its changes."""
 WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Table]"]
 """(checkpoint, split, prompt) to the rows of a part."""
 
@@ -180,7 +193,10 @@ def list_prompt_jobs(
     inputs: ModelInputs, settings: CleanRunSettings, table: str, change: ChangeStep
 ) -> Iterator[Job]:
     """The parts of a measure that changes the steps of each prompt's clean run."""
-    from unmask.tracing.facts import check_choices
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.tracing.clean_run import NotTracedError, generate
+    from unmask.tracing.facts import check_choices, choose_other, make_corruption
+    from unmask.tracing.question import name_joint
 
     tracing = settings.tracing
     check_choices(tracing)
@@ -195,49 +211,28 @@ def list_prompt_jobs(
     corruptions: dict[str, Corruption] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
-        from unmask.tracing.facts import make_corruption
-
         model = inputs.load(member)
         if member.key not in corruptions:
             corruptions[member.key] = make_corruption(tracing, model, pool)
         own = replace(tracing, corruption=corruptions[member.key])
         keys = {**member.columns, "split": split, "fact": fact.fact_id}
         keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
-        rows, record = _change_fact(model, fact, pool, own, change, keys)
+        record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
+        record |= {"corruption": own.corruption.name, "joint": name_joint(model, own)}
+        try:
+            clean = generate(model, fact, own)
+        except NotTracedError as error:
+            return {table: (), "facts": [record | {"kept": False, "reason": error.reason}]}
+        other = choose_other(fact, pool, require_tokenizer(model), own.seed)
+        rows = [
+            {**keys, "stage": stage, "step": step, **row}
+            for stage, step in clean.find_steps(own.at)
+            for row in change(PromptStep(clean, step, other, own))
+        ]
+        record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
         return {table: rows, "facts": [record]}
 
     yield from make_jobs(inputs.members(), take_turns(chosen), work)
-
-
-def _change_fact(
-    model: Any,
-    fact: "Fact",
-    pool: "Sequence[Fact]",
-    tracing: Tracing,
-    change: ChangeStep,
-    keys: Mapping[str, Any],
-) -> tuple[Rows, Mapping[str, Any]]:
-    """The rows of one fact, and what became of it."""
-    from unmask.evaluation.questions import require_tokenizer
-    from unmask.tracing.clean_run import NotTracedError, generate
-    from unmask.tracing.facts import choose_other
-    from unmask.tracing.question import name_joint
-
-    assert isinstance(tracing.corruption, Corruption)
-    record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
-    record |= {"corruption": tracing.corruption.name, "joint": name_joint(model, tracing)}
-    try:
-        clean = generate(model, fact, tracing)
-    except NotTracedError as error:
-        return (), record | {"kept": False, "reason": error.reason}
-    other = choose_other(fact, pool, require_tokenizer(model), tracing.seed)
-    rows = [
-        {**keys, "stage": stage, "step": step, **row}
-        for stage, step in clean.find_steps(tracing.at)
-        for row in change(clean, step, other, tracing)
-    ]
-    record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
-    return rows, record
 
 
 def count_prompts(tables: Tables) -> Rows:
@@ -252,7 +247,7 @@ def count_prompts(tables: Tables) -> Rows:
     ]
 
 
-def tabulate_counts(summary: Summary) -> Table:
+def tabulate_kept(summary: Summary) -> Table:
     """The table of how many prompts of each model and split were asked, and kept."""
     return tidy.tabulate(
         "counts",

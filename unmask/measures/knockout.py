@@ -21,7 +21,7 @@ by two one-sided tests. Finding no difference does not make two groups alike.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
@@ -33,11 +33,6 @@ from unmask.measures.result import Result
 from unmask.results import effects as by_fact
 from unmask.results.effects import SHARE, CellKey, EffectLayout, GroupEffects, GroupKey
 from unmask.results.summaries import add_outcome
-from unmask.tracing.settings import Tracing
-
-if TYPE_CHECKING:
-    from unmask.data.facts import Fact
-    from unmask.tracing.clean_run import CleanRun
 
 METRICS = {
     "p": blocks.Column("probability", is_short=True),
@@ -54,14 +49,9 @@ BY_ANSWER, BY_OTHERS = "answer:subject", "others:subject"
 """The subject is not read by the answer's positions, and by none but its own."""
 GROUP = ("model", "kind", "split", "stage")
 CELL = ("edge", "window", "layer", "first", "last")
-TOTAL: CellKey = (HIDDEN, WHOLE, -1, -1, -1)
-LAYOUT = EffectLayout(
-    group=GROUP,
-    prompt=("fact", "direction", "phrasing", "seed"),
-    cell=CELL,
-    start=(CLEAN, WHOLE, -1, -1, -1),
-    is_loss=True,
-)
+NOWHERE = (WHOLE, -1, -1, -1)
+TOTAL: CellKey = (HIDDEN, *NOWHERE)
+LAYOUT = EffectLayout(group=GROUP, cell=CELL, start=(CLEAN, *NOWHERE), is_loss=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +97,7 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
     return clean_runs.list_prompt_jobs(inputs, settings, "knockout", work)
 
 
-def _cut_step(
-    clean: "CleanRun",
-    step: int,
-    other: "Fact | None",
-    tracing: Tracing,
-    settings: KnockoutSettings,
-) -> Iterator[dict[str, Any]]:
+def _cut_step(at: clean_runs.PromptStep, settings: KnockoutSettings) -> Iterator[dict[str, Any]]:
     """A row for each edge and window, and for the scores with nothing cut and the subject hidden.
 
     Edges that cut nothing, of a causal model or of a state without such positions, have none.
@@ -123,8 +107,10 @@ def _cut_step(
     from unmask.tracing.knockout import cut_edges
     from unmask.tracing.windows import window_of
 
-    foil = make_foil(clean, other, require_tokenizer(clean.model)) if other is not None else {}
-    layers = clean.model.net.config.layers
+    model, foil = at.clean.model, dict[Any, Any]()
+    if at.other is not None:
+        foil = make_foil(at.clean, at.other, require_tokenizer(model))
+    layers = model.net.config.layers
     cells = [
         (width, layer, *window_of(layer, width, layers))
         for width in settings.windows
@@ -132,12 +118,12 @@ def _cut_step(
     ]
     cells.append((WHOLE, -1, 0, layers))
     grid = cut_edges(
-        clean.model,
-        clean,
-        tracing,
+        model,
+        at.clean,
+        at.tracing,
         edges=settings.edges,
         layers=[(first, end) for *_, first, end in cells],
-        step=step,
+        step=at.step,
         foil=foil or None,
         memory=settings.memory_bytes,
     )
@@ -145,7 +131,7 @@ def _cut_step(
     named = [name for name in METRICS if has_foil or name != "logit_difference"]
     nothing: dict[str, Any] = dict.fromkeys(METRICS)
     for edge, read in ((CLEAN, grid.clean_value), (HIDDEN, grid.corrupted_value)):
-        where = dict(zip(CELL, (edge, *TOTAL[1:]), strict=True)) | {"pairs": 0.0}
+        where = dict(zip(CELL, (edge, *NOWHERE), strict=True)) | {"pairs": 0.0}
         yield where | nothing | {name: read(name) for name in named}
     values = {name: grid.values(name).tolist() for name in named}
     for i, edge in enumerate(grid.edges):
@@ -165,11 +151,7 @@ def summarise(tables: Tables, settings: KnockoutSettings) -> Summary:
         "tests": [
             pair | {"edge": edge, "window": window} | test
             for pair, (edge, window), test in by_fact.compare_shares(
-                panels[COMPARED],
-                TOTAL,
-                lambda cell: (cell[:2], cell[2]),
-                settings.margin,
-                settings.seed,
+                panels[COMPARED], TOTAL, CELL.index("layer"), settings.margin, settings.seed
             )
         ],
         "counts": counts,
@@ -224,8 +206,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     reading = tidy.tabulate(
         "reading",
-        "What is lost where the answer's positions cannot read the subject, of what is lost where "
-        "no other position can",
+        "Lost where the answer's positions cannot read the subject, of that where no other can",
         summary["reading"],
         {**KEYS, blocks.Column("share, %", 0, is_percent=True): tidy.to_interval, "facts": "facts"},
         most=24,
@@ -236,9 +217,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         f"token; alike: within ±{margin:g} in every layer",
         {"cut": name_edge, "layers cut together": lambda row: row["window"] or "all"},
     )
-    compared = [blocks.Fold("Groups compared", [tests])] if summary["tests"] else []
-    numbers = blocks.Fold("Numbers", [whole, reading, clean_runs.tabulate_counts(summary)])
-    return [*_state(summary), _draw_curves(summary["effects"]), numbers, *compared]
+    tables = [whole, reading, tests, clean_runs.tabulate_kept(summary)]
+    numbers = blocks.Fold("Numbers", [table for table in tables if table.rows])
+    return [*_state(summary), _draw_curves(summary["effects"]), numbers]
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
@@ -259,15 +240,12 @@ def _state(summary: Summary) -> Iterator[blocks.Finding]:
 
 
 def _draw_curves(effects: Rows) -> blocks.Figure:
-    """What each edge takes by layer, in % of what hiding the subject takes.
-
-    A group from which hiding it takes nothing for certain has no such shares; where none has them,
-    the axis is in nats per token.
-    """
+    """What each edge takes by layer, in % of what hiding the subject takes where that is certain;
+    where it nowhere is, in nats per token."""
     rows = tidy.select(effects, metric=COMPARED)
     curves = [row for row in rows if row["window"] != WHOLE]
-    lost = [row for row in tidy.select(rows, edge=HIDDEN) if row["low"] > 0]
-    losing = tidy.distinct(lost, *GROUP)
+    totals = tidy.select(rows, edge=HIDDEN)
+    losing = tidy.distinct([row for row in totals if row["low"] > 0], *GROUP)
     shares = [row for row in curves if tuple(row[name] for name in GROUP) in losing]
     unit = ", in % of what hiding the subject takes where that is certain," if shares else ""
     return tidy.draw_lines(

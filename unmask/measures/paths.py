@@ -35,13 +35,9 @@ from unmask.measures.result import Result
 from unmask.results import effects as by_fact
 from unmask.results.effects import SHARE, CellKey, EffectLayout, GroupEffects
 from unmask.results.summaries import add_outcome, mark_outcome
-from unmask.tracing.settings import Tracing
 from unmask.tracing.table import OTHER_FACT, RANDOM
 
 if TYPE_CHECKING:
-    from unmask.data.facts import Fact
-    from unmask.tracing.clean_run import CleanRun
-    from unmask.tracing.paths import PathGrid
     from unmask.tracing.question import Placebo
 
 METRICS = ("p", "logp_per_token")
@@ -55,12 +51,7 @@ GROUP = ("model", "kind", "split", "stage")
 CELL = ("sender", "sent", "receiver", "first", "last", "head")
 NOWHERE = (-1, "", -1, -1, -1)
 TOTAL: CellKey = (OWN, CLEAN, *NOWHERE)
-LAYOUT = EffectLayout(
-    group=GROUP,
-    prompt=("fact", "direction", "phrasing", "seed"),
-    cell=("control", *CELL),
-    start=(OWN, HIDDEN, *NOWHERE),
-)
+LAYOUT = EffectLayout(group=GROUP, cell=("control", *CELL), start=(OWN, HIDDEN, *NOWHERE))
 TOLD = {"answer": "the answer's positions", "masks": "the other masks"}
 """Receivers that the page has a sentence about."""
 MOST_HEADS = 5
@@ -110,13 +101,7 @@ def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
     return clean_runs.list_prompt_jobs(inputs, settings, "paths", work)
 
 
-def _patch_step(
-    clean: "CleanRun",
-    step: int,
-    other: "Fact | None",
-    tracing: Tracing,
-    settings: PathsSettings,
-) -> Iterator[dict[str, Any]]:
+def _patch_step(at: clean_runs.PromptStep, settings: PathsSettings) -> Iterator[dict[str, Any]]:
     """A row for each path, and for the scores with nothing and with the subject hidden."""
     from unmask.evaluation.questions import require_tokenizer
     from unmask.tracing.clean_run import find_state
@@ -125,18 +110,18 @@ def _patch_step(
     from unmask.tracing.paths import check_blocks, patch_senders
     from unmask.tracing.question import ask
 
-    model = clean.model
+    clean, model = at.clean, at.clean.model
     check_blocks(model)
-    state, answer = find_state(clean, step, tracing)
-    question = ask(model, state, clean.subject, answer, tracing, clean.prompt_length)
+    state, answer = find_state(clean, at.step, at.tracing)
+    question = ask(model, state, clean.subject, answer, at.tracing, clean.prompt_length)
     bands = Bands.divide(model.net.config.layers, settings.bands)
     roles = list_asked_roles(question)
     senders = [role for role in settings.senders if role in roles]
     receivers = [role for role in settings.receivers if role in roles]
     runs: list[tuple[str, Placebo | None, Sequence[str]]] = [(OWN, None, senders)]
     if "subject" in senders:
-        if OTHER_FACT in settings.placebos and other is not None:
-            donor = make_donor(clean, other, require_tokenizer(model))
+        if OTHER_FACT in settings.placebos and at.other is not None:
+            donor = make_donor(clean, at.other, require_tokenizer(model))
             runs.append((OTHER_FACT, donor, ["subject"]))
         if RANDOM in settings.placebos:
             runs.append((RANDOM, "random", ["subject"]))
@@ -149,37 +134,25 @@ def _patch_step(
         ]
         grids = patch_senders(replace(question, donor=donor), paths, settings.memory_bytes)
         if donor is None:
-            yield from _list_ends(grids[0])
+            for i, end in enumerate((CLEAN, HIDDEN)):
+                where = {"control": OWN} | dict(zip(CELL, (end, *NOWHERE), strict=True))
+                yield where | {name: grids[0].ends(name)[i] for name in METRICS}
         for each, grid in zip(cells.values(), grids, strict=True):
             values = {name: grid.values(name).tolist() for name in METRICS}
             for i, cell in enumerate(each):
-                scores = {name: values[name][i] for name in METRICS}
-                yield {"control": control, **dict(zip(CELL, cell, strict=True)), **scores}
-
-
-def _list_ends(grid: "PathGrid") -> Iterator[dict[str, Any]]:
-    """The scores with nothing hidden, and with the subject hidden."""
-    from unmask.tracing.metrics import score_cells
-
-    ends = {CLEAN: grid.clean_logp, HIDDEN: grid.corrupted_logp}
-    for name, logp in ends.items():
-        where = {"control": OWN, **dict(zip(CELL, (name, *NOWHERE), strict=True))}
-        values = {
-            metric: float(score_cells(metric, logp, grid.clean_logp, grid.corrupted_logp).mean())
-            for metric in METRICS
-        }
-        yield where | values
+                where = {"control": control} | dict(zip(CELL, cell, strict=True))
+                yield where | {name: own[i] for name, own in values.items()}
 
 
 def summarise(tables: Tables, settings: PathsSettings) -> Summary:
     """Average effects and their shares, what is above the controls, the strongest heads, counts."""
     counts, table = clean_runs.count_prompts(tables), tables["paths"]
     panels = {metric: by_fact.list_effects(table, LAYOUT, metric).panels() for metric in METRICS}
-    effects = []
-    for row in by_fact.average_panels(panels, LAYOUT, TOTAL):
-        if row["head"] < 0:  # single heads stand elsewhere
-            is_total = row["sender"] == CLEAN and row["metric"] == COMPARED
-            effects.append(add_outcome(row) if is_total else row)
+    effects = [
+        add_outcome(row) if (row["sender"], row["metric"]) == (CLEAN, COMPARED) else row
+        for row in by_fact.average_panels(panels, LAYOUT, TOTAL)
+        if row["head"] < 0  # single heads stand elsewhere
+    ]
     summary = {"effects": effects, "above": list[Any](), "heads": list[Any](), "counts": counts}
     for group, panel in panels[COMPARED].items():
         for name, rows in (("above", _subtract_controls(panel)), ("heads", _choose_heads(panel))):
@@ -213,8 +186,8 @@ def _choose_heads(panel: GroupEffects) -> Iterator[dict[str, Any]]:
 
 def name_sender(row: tidy.Record) -> str:
     """What is sent, and after which layer."""
-    name = labels.POSITIONS[row["sender"]]
-    return f"{name}, embeddings" if row["sent"] < 0 else f"{name} after layer {row['sent']}"
+    after = f"after layer {row['sent']}" if row["sent"] >= 0 else "embeddings"
+    return f"{labels.POSITIONS[row['sender']]}, {after}"
 
 
 def name_band(row: tidy.Record) -> str:
@@ -229,18 +202,17 @@ COLUMNS: dict[str | blocks.Column, tidy.Get] = {
     "receiver": lambda row: labels.POSITIONS[row["receiver"]],
     "layers": name_band,
     blocks.Column("nats per token", 3): tidy.to_interval,
-    blocks.Column("% of the total effect", 1, is_percent=True): lambda row: tidy.to_interval(
-        row, SHARE
+    blocks.Column("% of the total effect", 1, is_percent=True): partial(
+        tidy.to_interval, columns=SHARE
     ),
 }
-"""Which path, and what it gives back."""
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """By which way: sentences, a map of receivers and layers, heads, controls, counts."""
     summary = result.summary
-    own = tidy.select(summary["effects"], metric=COMPARED, control=OWN)
-    own = [row for row in own if row["sender"] != CLEAN]
+    effects = tidy.select(summary["effects"], metric=COMPARED, control=OWN)
+    own = [row for row in effects if row["sender"] != CLEAN]
     heads = tidy.tabulate(
         "heads",
         "The strongest heads by which the answer's positions read the subject: chosen on one half "
@@ -249,31 +221,21 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         COLUMNS | {"head": "head", "halves that chose it": "chosen"},
         most=30,
     )
-    whole = tidy.tabulate(
-        "ways",
-        "What comes back when the receiver reads the sender in all layers above it",
-        _list_whole(own),
-        COLUMNS,
-        most=40,
-    )
-    above = tidy.tabulate(
-        "above",
-        "What a path from the subject gives back beyond the stronger of its controls",
-        summary["above"],
-        COLUMNS,
-        role=mark_outcome,
-        most=40,
-    )
-    numbers = blocks.Fold("Numbers", [whole, above, clean_runs.tabulate_counts(summary)])
-    return [*_state(summary), _draw_map(own), *([heads] if summary["heads"] else []), numbers]
+    ways = "What comes back when the receiver reads the sender in all layers above it"
+    above = "What a path from the subject gives back beyond the stronger of its controls"
+    tables = [
+        tidy.tabulate("ways", ways, _list_whole(own), COLUMNS, most=40),
+        tidy.tabulate("above", above, summary["above"], COLUMNS, mark_outcome, most=40),
+        clean_runs.tabulate_kept(summary),
+    ]
+    shown = [_draw_map(own), *([heads] if summary["heads"] else [])]
+    return [*_state(summary), *shown, blocks.Fold("Numbers", tables)]
 
 
 def _draw_map(rows: Rows) -> blocks.Figure:
     """What single receivers give back, band by band: of what begins at a layer, the shortest."""
-    ends: dict[tuple[str, int], int] = {}
-    for row in rows:
-        start = row["model"], row["first"]
-        ends[start] = min(row["last"], ends.get(start, row["last"]))
+    starts = tidy.group_by(rows, "model", "first").items()
+    ends = {start: min(row["last"] for row in own) for start, own in starts}
     return tidy.draw_map(
         [
             {**row, "percent": 100 * row["share"], "from": name_sender(row)}
@@ -296,13 +258,9 @@ def _draw_map(rows: Rows) -> blocks.Figure:
 
 def _list_whole(rows: Rows) -> list[tidy.Record]:
     """The paths by all layers above their sender, and by every way."""
-    ends = {
-        model: max(row["last"] for row in own)
-        for model, own in tidy.group_by(rows, "model").items()
-    }
-    return [
-        row for row in rows if (row["first"], row["last"]) == (row["sent"] + 1, ends[row["model"]])
-    ]
+    last = {row["model"]: row["last"] for row in sorted(rows, key=lambda row: row["last"])}
+    above = [row for row in rows if row["first"] == row["sent"] + 1]
+    return [row for row in above if row["last"] == last[row["model"]]]
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:

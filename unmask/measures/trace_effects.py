@@ -74,7 +74,12 @@ def find_effects(
     ends = (CORRUPTED, CLEAN) if mode == "restore" else (CLEAN, CORRUPTED)
     start, end = ((part, *_NOWHERE) for part in ends)
     layout = EffectLayout(
-        group=GROUP, cell=CELL, start=start, is_loss=mode != "restore", unchanged=(FLOW, ASKED)
+        group=GROUP,
+        prompt=PROMPT[:3],
+        cell=CELL,
+        start=start,
+        is_loss=mode != "restore",
+        unchanged=(FLOW, ASKED),
     )
     effects = list_effects(pieces, layout, "value")
     panels = effects.rename(lambda cell: _TOTAL if cell == end else cell).panels()

@@ -46,7 +46,7 @@ class EffectLayout:
 
     group: Sequence[str]
     """What is never averaged over."""
-    prompt: Sequence[str] = ("fact", "phrasing", "seed")
+    prompt: Sequence[str] = ("fact", "direction", "phrasing", "seed")
     """What tells the prompts of a group apart, the fact first."""
     cell: Sequence[str]
     start: CellKey | None = None
@@ -190,8 +190,8 @@ def list_effects(
 ) -> PromptEffects:
     """Each prompt's mean score in each cell, over its rows there, minus that of its start.
 
-    Of a table that is given in pieces one is held at a time, and of every prompt one number for
-    each cell. Cells without a score (null) are left out.
+    Of a table that is given in pieces one is held at a time, and of every prompt a sum and a
+    count for each cell. Cells without a score (null) are left out.
     """
     import pyarrow
     import pyarrow.compute
@@ -200,15 +200,14 @@ def list_effects(
     keys, sums = [*layout.prompt, *layout.group, *layout.cell], []
     for piece in [pieces] if isinstance(pieces, pyarrow.Table) else pieces:
         grouped = piece.group_by(keys, use_threads=False)
-        found = grouped.aggregate([(metric, "sum"), (metric, "count")])
-        columns = {name: found[name].combine_chunks().dictionary_encode() for name in keys}
-        columns |= {name: found[f"{metric}_{name}"] for name in ("sum", "count")}
-        sums.append(pyarrow.table(columns))
+        grouped = grouped.aggregate([(metric, "sum"), (metric, "count")])
+        columns = {name: grouped[name].combine_chunks().dictionary_encode() for name in keys}
+        columns |= {name: grouped[f"{metric}_{name}"] for name in ("sum", "count")}
+        sums.append(pyarrow.table(columns).filter(pyarrow.compute.greater(columns["count"], 0)))
     nothing = np.zeros(0, dtype=int)
     if not sum(map(len, sums)):
         return PromptEffects([], [], nothing, nothing, nothing.astype(float))
     table = pyarrow.concat_tables(sums).unify_dictionaries()
-    table = table.filter(pyarrow.compute.greater(table["count"], 0))
     # 2. The score of each prompt in each cell; a prompt may stand in several pieces.
     prompts, prompt = _number(table, [*layout.prompt, *layout.group])
     order = np.argsort(np.unique(prompt, return_index=True)[1])  # as they are met
@@ -291,8 +290,8 @@ def compare_sides(
     one: Mapping[Any, FactValues], other: Mapping[Any, FactValues], seed: int
 ) -> dict[Any, dict[str, Any]]:
     """The differences of two groups in what both have; `p_holm` is corrected for all of them."""
-    found = {key: compare(one[key], other[key], seed=seed) for key in one if key in other}
-    differences = {key: each for key, each in found.items() if each is not None}
+    compared = {key: compare(one[key], other[key], seed=seed) for key in one if key in other}
+    differences = {key: each for key, each in compared.items() if each is not None}
     corrected = holm([each.p for each in differences.values()])
     pairs = zip(differences.items(), corrected, strict=True)
     return {key: vars(each) | {"p_holm": p_holm} for (key, each), p_holm in pairs}
@@ -333,15 +332,15 @@ def compare_likeness(
 def compare_shares(
     panels: Mapping[GroupKey, GroupEffects],
     total: CellKey,
-    place: Callable[[CellKey], tuple[Any, int]],
+    at: int,
     margin: float,
     seed: int,
 ) -> Iterator[tuple[dict[str, Any], Any, dict[str, Any]]]:
     """Two models asked alike, or one model asked two ways: do they differ, and are they alike?
 
-    Compared are shares of each group's own total effect. `place` says under which key a cell is
-    compared, and in which layer: the difference is of means over layers, alike are two groups that
-    are alike in every one. A result is the columns of the pair and its step, a key, and the test.
+    Compared are shares of each group's own total effect. A cell's column `at` is the layer, those
+    before are its key: the difference is of means over layers, alike are two groups that are alike
+    in every one. A result is the columns of the pair and its step, a key, and the test.
     """
     for pair in pair_groups(panels):
         layers: list[dict[Any, dict[int, dict[str, float]]]] = [{}, {}]
@@ -349,12 +348,11 @@ def compare_shares(
         for i, group in enumerate(pair):
             shares = panels[group].share(total)
             for cell in shares.cells:
-                key, layer = place(cell)
                 if cell != total and (values := shares.read(cell)):
-                    layers[i].setdefault(key, {})[layer] = values
+                    layers[i].setdefault(cell[:at], {})[cell[at]] = values
             for key, own in layers[i].items():
                 facts = sorted(set.intersection(*map(set, own.values())))
-                means[i][key] = {fact: fmean(own[at][fact] for at in own) for fact in facts}
+                means[i][key] = {fact: fmean(x[fact] for x in own.values()) for fact in facts}
         for key, difference in compare_sides(*means, seed).items():
             likeness = compare_likeness(layers[0][key], layers[1][key], margin, seed)
             yield name_pair(*pair) | {"stage": pair[0][3]}, key, difference | likeness
@@ -394,5 +392,5 @@ def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
     """
     for members in tidy.group_by(rows, "model").values():
         split = order_splits(tidy.distinct(members, "split"))[0]
-        asked = tidy.select(members, split=split)
-        yield tidy.select(asked, stage=asked[0]["stage"])
+        first = tidy.select(members, split=split)
+        yield tidy.select(first, stage=first[0]["stage"])
