@@ -21,7 +21,7 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures import interchange_section as interchange
 from unmask.measures import slots
-from unmask.measures.knockout_summary import (
+from unmask.measures.knockout import (
     BY_ANSWER,
     BY_OTHERS,
     COMPARED,
@@ -282,7 +282,7 @@ def list_unsettled(runs: dict[str, Result]) -> Iterator[blocks.ReportBlock]:
         yield blocks.Text(text)
     counts = []
     for result in runs.values():
-        outcomes = result.outcomes or [each.outcome for each in result.verdicts.values()]
+        outcomes = result.outcomes
         known = sum(outcome in ("above", "below") for outcome in outcomes)
         if outcomes:
             counts.append(

@@ -8,10 +8,10 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.result import Result
+from unmask.measures.trace_effects import average_bands
 from unmask.measures.trace_section import tabulate_alike
 from unmask.measures.trace_summary import read_effects
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
-from unmask.tracing.shares import average_bands
 
 ROLES = ("whole subject", "whole prompt", "last prompt", "written", "masks", "whole answer")
 """Of the path, in the order of a text."""

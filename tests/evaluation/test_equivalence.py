@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unmask.evaluation.equivalence import cross_fit, divide, find_shares, measure_equivalence
+from unmask.evaluation.equivalence import divide, find_shares, measure_equivalence
 
 
 def name(values):
@@ -75,25 +75,3 @@ def test_halves_are_of_one_size_and_stay():
     names = [f"d2p-{i:03d}" for i in range(31)]
     halves = divide(names)
     assert sum(halves.values()) == 15 and halves == divide(reversed(names))
-
-
-def test_luck_is_no_effect():
-    """The best of many columns of noise is above 0 on the same facts, and not on others."""
-    names = [f"fact-{i}" for i in range(40)]
-    fitted, best, rows = [], [], np.arange(40)
-    for seed in range(60):
-        values = np.random.default_rng(seed).normal(size=(40, 30))
-        columns = cross_fit(values, names)
-        assert columns is not None
-        fitted.append(values[rows, columns].mean())
-        best.append(values.mean(0).max())
-    assert np.mean(best) > 0.25 and abs(np.mean(fitted)) < 0.05
-    values[:, 7] += 3
-    columns = cross_fit(values, names)
-    assert columns is not None and (columns == 7).all()
-    # What is best for one half is read on the other.
-    halves = np.array([divide(names)[name] for name in names])
-    values[halves == 0, 3] += 9
-    columns = cross_fit(values, names)
-    assert columns is not None and (columns == np.where(halves == 0, 7, 3)).all()
-    assert cross_fit(values[:1], names[:1]) is None

@@ -11,9 +11,9 @@ from tests.measures.asking import show
 from tests.tracing.learned import LENGTH, make_facts
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
-from unmask.measures.paths import MEASURE, Bands
-from unmask.measures.paths_section import CLEAN, EVERY_WAY, HIDDEN
+from unmask.measures.paths import CLEAN, HIDDEN, MEASURE
 from unmask.measures.runner import read_result
+from unmask.tracing.path_cells import EVERY_WAY, Bands
 
 USUAL: dict[str, Any] = {"steps": 6, "length": LENGTH, "bands": 2, "device": "cpu"}
 FACTS = 2
@@ -107,13 +107,13 @@ def test_heads_are_chosen_on_the_other_half(done):
     assert all(2 * row["facts"] == FACTS * row["chosen"] for row in heads)
 
 
-def test_the_section_says_it(done, tmp_path):
+def test_outcomes_follow_from_intervals_and_the_page_has_them(done, tmp_path):
+    above = done.summary["above"]
+    assert {row["outcome"] for row in above} == {"too few"}  # two facts settle nothing
+    judged = [row for row in done.summary["effects"] if "outcome" in row]
+    assert {row["sender"] for row in judged} == {CLEAN} and len(done.outcomes) > len(above)
     text = show(read_result(done.folder))
-    assert (
-        "read by the attention of the answer's positions alone" in text
-        and "beyond the controls" in text
-    )
-    assert "strongest heads" in text and "reads the sender in all layers above it" in text
+    assert text.count("beyond the controls") == 3  # one model has no other masks
     page = unmask.draw_report([done.folder], tmp_path / "page.html")
     assert MEASURE.title in page.read_text("utf-8")
 

@@ -18,8 +18,8 @@ from unmask.blocks.tidy import group_by
 from unmask.data.corpus import Corpus
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, TraceSettings
+from unmask.measures.trace_effects import OTHER_TOKEN, PLACEBO
 from unmask.tracing import facts as tracing
-from unmask.tracing.averages import OTHER_TOKEN, PLACEBO
 from unmask.tracing.corruption import Noise
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RESULT, SHUFFLED

@@ -13,9 +13,9 @@ from unmask.blocks.blocks import Figure, Finding, Table
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, STORED, TraceSettings
+from unmask.measures.trace_effects import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.measures.trace_summary import count_facts, find_best_subject, find_peaks
 from unmask.net.families import Family
-from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.settings import PARTS

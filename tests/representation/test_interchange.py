@@ -15,7 +15,6 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.representation.interchange import (
     StateSwap,
-    cross_fit_source,
     divide,
     interchange,
     make_swaps,
@@ -214,30 +213,6 @@ def test_pairs_stay_in_their_half_and_are_shared_between_kinds(questions):
     assert all(person_of(swap.donor).startswith("stranger") for swap in untrained)
 
 
-def test_the_layer_is_chosen_on_the_other_half():
-    people = [f"p-{i}" for i in range(20)]
-    rows = []
-    halves = divide(people)
-    for person, half in halves.items():
-        best = 2 if half == 0 else 1
-        for layer in (None, 0, 1, 2):
-            score = {best: 0.9, 0: 0.5}.get(layer, 0.1)
-            rows += [
-                {"swap": "across", "layer": layer, "recipient": person, "half": half}
-                | {"says_donor": score + more}
-                for more in (-0.1, 0.1)
-            ]
-            control = {"swap": "copying", "layer": layer, "recipient": person, "half": half}
-            rows.append(control | {"says_donor": float(layer == 1)})
-    fitted = cross_fit_source(rows, "across")
-    # The second half is best at layer 1, where the first is read, and is read at layer 2.
-    assert fitted.layers == (1, 2) and fitted.value == pytest.approx(0.1)
-    assert set(fitted.by_fact) == set(people)
-    control = cross_fit_source(rows, "copying", chosen_by="across")
-    first = sum(half == 0 for half in halves.values())
-    assert control.layers == (1, 2) and control.value == pytest.approx(first / len(people))
-    assert cross_fit_source(rows, "copying").layers == (1, 1)
-    with pytest.raises(UserError, match="one half of the facts has no swaps"):
-        cross_fit_source(rows, "within")
+def test_no_swaps_are_refused():
     with pytest.raises(UserError, match="no swaps were given"):
         interchange(make_model(), [])

@@ -98,6 +98,17 @@ ROLES = {
     "masks": "all other masks",
 }
 """What a token of a traced text is, in the order of a text."""
+POSITIONS = {
+    "subject": "subject",
+    "prompt": "rest of prompt",
+    "last": "last prompt token",
+    "answer": "answer",
+    "written": "written tokens",
+    "masks": "other masks",
+    "others": "all others",
+    "every way": "every way",
+}
+"""Which positions read or are read, where attention is cut or a path is followed."""
 ROLE_NOTES = {
     "before subject": "prompt tokens that stand before the subject",
     "first subject": "the first token of what the question is about",

@@ -1,4 +1,4 @@
-"""Are two groups alike? Shares of a total with their intervals, equivalence tests, cross-fitting.
+"""Are two groups alike? Shares of a total with their intervals, equivalence tests, halves.
 
 That no difference was detected does not mean that there is none. Two groups are alike where the
 difference of their means lies within a margin that was written down before, by two one-sided t
@@ -6,11 +6,11 @@ tests (Schuirmann 1987); beside the outcome stand the smallest margin that the d
 passed, and how often the test would pass if there were no difference at all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from unmask.base.seeds import derive_seed
@@ -74,37 +74,23 @@ def measure_equivalence(
     )
 
 
-def find_shares(values: ArrayLike, totals: ArrayLike) -> Float[np.ndarray, "F"]:
-    """A value for each fact whose mean is the mean value as a share of the mean total.
+def find_shares(values: ArrayLike, totals: ArrayLike) -> Float[np.ndarray, "F *N"]:
+    """Values by fact whose mean is the mean value as a share of the mean total, in each column.
 
-    The share is a ratio of two means. To first order a fact moves it by how far its value lies from
-    that share of its own total, so that intervals and tests of these values are those of the ratio
-    (the delta method), the total's own variation included.
+    The share is a ratio of two means over the facts that have a value (others are NaN). To first
+    order a fact moves it by how far its value lies from that share of its own total, so that
+    intervals and tests of these values are those of the ratio (the delta method), the total's own
+    variation included. There is no share of a total of 0.
     """
-    value, total = (np.asarray(each, dtype=float) for each in (values, totals))
-    if not total.mean():
-        return np.full(value.shape, np.nan)
-    share = value.mean() / total.mean()
-    return share + (value - share * total) / total.mean()
+    value = np.asarray(values, dtype=float)
+    total = np.where(np.isfinite(value), np.asarray(totals, dtype=float), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_total = np.nansum(total, 0) / np.isfinite(value).sum(0)
+        share = np.where(mean_total, np.nansum(value, 0) / np.nansum(total, 0), np.nan)
+        return share + (value - share * total) / mean_total
 
 
 def divide(names: Iterable[str]) -> dict[str, int]:
     """Two halves, 0 and 1, of one size: names sorted by a hash of theirs, in turn."""
     by_hash = sorted(names, key=lambda name: (derive_seed(0, "half", name), name))
     return {name: rank % 2 for rank, name in enumerate(by_hash)}
-
-
-def cross_fit(
-    values: Float[np.ndarray, "F C"], names: Sequence[str]
-) -> Int[np.ndarray, "F"] | None:
-    """For each fact the column that is best on average for the other half of the facts.
-
-    Choosing a layer and reading it on the same facts would count luck as an effect. None without a
-    fact in each half.
-    """
-    halves = divide(names)
-    half = np.array([halves[name] for name in names], dtype=int)
-    if len(names) < 2:
-        return None
-    best = np.array([values[half != side].mean(0).argmax() for side in (0, 1)])
-    return best[half]

@@ -12,9 +12,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option, option_of
-from unmask.base.errors import UserError
+from unmask.base.errors import NotMeasuredError, UserError
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Table
+from unmask.measures.contract import Job, Rows, Summary, Tables
 from unmask.measures.inputs import Member, ModelInputs
-from unmask.measures.measure import Job, Rows
 from unmask.measures.settings import MachineSettings
 from unmask.tracing.settings import BY_CHAIN, Corruption, Tracing, check_steps
 
@@ -24,8 +26,21 @@ if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.tracing.clean_run import CleanRun
 
-ChangeStep = Callable[["CleanRun", int, "Fact | None", Tracing], Iterable[Mapping[str, Any]]]
-"""(clean run, step, another fact or none, settings with their corruption) to rows."""
+
+@dataclass(frozen=True)
+class PromptStep:
+    """A step of a prompt's clean run, which is to be changed."""
+
+    clean: "CleanRun"
+    step: int
+    other: "Fact | None"
+    """Another fact, for controls."""
+    tracing: Tracing
+    """Settings with their corruption."""
+
+
+ChangeStep = Callable[[PromptStep], Iterable[Mapping[str, Any]]]
+"""A step to the rows of its changes."""
 WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Table]"]
 """(checkpoint, split, prompt) to the rows of a part."""
 
@@ -170,7 +185,10 @@ def list_prompt_jobs(
     inputs: ModelInputs, settings: CleanRunSettings, table: str, change: ChangeStep
 ) -> Iterator[Job]:
     """The parts of a measure that changes the steps of each prompt's clean run."""
-    from unmask.tracing.facts import check_choices
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.tracing.clean_run import NotTracedError, generate
+    from unmask.tracing.facts import check_choices, choose_other, make_corruption
+    from unmask.tracing.question import name_joint
 
     tracing = settings.tracing
     check_choices(tracing)
@@ -185,46 +203,65 @@ def list_prompt_jobs(
     corruptions: dict[str, Corruption] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
-        from unmask.tracing.facts import make_corruption
-
         model = inputs.load(member)
         if member.key not in corruptions:
             corruptions[member.key] = make_corruption(tracing, model, pool)
         own = replace(tracing, corruption=corruptions[member.key])
         keys = {**member.columns, "split": split, "fact": fact.fact_id}
         keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
-        rows, record = _change_fact(model, fact, pool, own, change, keys)
+        record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
+        record |= {"corruption": own.corruption.name, "joint": name_joint(model, own)}
+        try:
+            clean = generate(model, fact, own)
+        except NotTracedError as error:
+            return {table: (), "facts": [record | {"kept": False, "reason": error.reason}]}
+        other = choose_other(fact, pool, require_tokenizer(model), own.seed)
+        rows = [
+            {**keys, "stage": stage, "step": step, **row}
+            for stage, step in clean.find_steps(own.at)
+            for row in change(PromptStep(clean, step, other, own))
+        ]
+        record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
         return {table: rows, "facts": [record]}
 
     yield from make_jobs(inputs.members(), take_turns(chosen), work)
 
 
-def _change_fact(
-    model: Any,
-    fact: "Fact",
-    pool: "Sequence[Fact]",
-    tracing: Tracing,
-    change: ChangeStep,
-    keys: Mapping[str, Any],
-) -> tuple[Rows, Mapping[str, Any]]:
-    """The rows of one fact, and what became of it."""
-    from unmask.evaluation.questions import require_tokenizer
-    from unmask.tracing.clean_run import NotTracedError, generate
-    from unmask.tracing.facts import choose_other
-    from unmask.tracing.question import name_joint
-
-    assert isinstance(tracing.corruption, Corruption)
-    record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
-    record |= {"corruption": tracing.corruption.name, "joint": name_joint(model, tracing)}
-    try:
-        clean = generate(model, fact, tracing)
-    except NotTracedError as error:
-        return (), record | {"kept": False, "reason": error.reason}
-    other = choose_other(fact, pool, require_tokenizer(model), tracing.seed)
-    rows = [
-        {**keys, "stage": stage, "step": step, **row}
-        for stage, step in clean.find_steps(tracing.at)
-        for row in change(clean, step, other, tracing)
+def count_prompts(tables: Tables) -> Rows:
+    """How many prompts of each model and split were asked, and kept; an error where none was."""
+    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "joint")
+    if not any(fact["kept"] for fact in facts):
+        raise explain_nothing(facts)
+    return [
+        dict(zip(by, key, strict=True))
+        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
+        for key, rows in tidy.group_by(facts, *by).items()
     ]
-    record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
-    return rows, record
+
+
+def tabulate_kept(summary: Summary) -> Table:
+    """The table of how many prompts of each model and split were asked, and kept."""
+    return tidy.tabulate(
+        "counts",
+        "Prompts asked, and those kept: recalled by the model, and changed",
+        summary["counts"],
+        {
+            "model": "model",
+            "asked": tidy.name_asked,
+            "answers scored by": lambda row: row["joint"].replace("_", " "),
+            "prompts": "prompts",
+            "kept": "kept",
+        },
+    )
+
+
+def explain_nothing(facts: Rows) -> UserError:
+    """Why no fact was traced at all."""
+    reasons = {fact["reason"] for fact in facts}
+    if reasons <= {"not recalled", "not aligned"}:
+        models = " and ".join(tidy.distinct(facts, "model"))
+        return NotMeasuredError("none recalled", models=models)
+    return UserError(
+        f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
+        "settings."
+    )

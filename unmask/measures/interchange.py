@@ -34,6 +34,7 @@ from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.result import Result
 from unmask.measures.settings import StateSettings
 from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.effects import EffectLayout, GroupEffects, list_effects
 from unmask.results.summaries import Summary, Tables
 
 if TYPE_CHECKING:
@@ -209,8 +210,18 @@ def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
         row | {"prefers_donor": row["logp_donor"] > row["logp_recipient"]}
         for row in tables["interchange"].to_pylist()
     ]
-    groups = [factor.column for factor in COMPARISON.groups]
-    chosen = [row for same in tidy.group_by(rows, *groups).values() for row in _choose_rows(same)]
+    names = [factor.column for factor in COMPARISON.groups]
+    layout = EffectLayout(
+        group=names, prompt=("recipient", "phrasing", "seed"), cell=("swap", "layer")
+    )
+    table = tables["interchange"]
+    swapped = table.filter(table["layer"].is_valid())
+    panels = list_effects(swapped, layout, "logp_donor").panels()
+    chosen = [
+        row
+        for group, same in tidy.group_by(rows, *names).items()
+        for row in _choose_rows(same, panels[group])
+    ]
     curves = COMPARISON.average([row for row in rows if row["layer"] is not None], "layer")
     return {
         "means": COMPARISON.average(chosen, "first_layer", "second_layer"),
@@ -219,26 +230,24 @@ def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
     }
 
 
-def _choose_rows(rows: Rows) -> Iterator[dict[str, Any]]:
+def _choose_rows(rows: Rows, panel: GroupEffects) -> Iterator[dict[str, Any]]:
     """A group's rows without a swap, and those of each half of the people at the layer that is
     best for the other half; controls take the layers of across."""
-    from unmask.representation.interchange import cross_fit_source
-
-    inner = [row for row in rows if row["layer"] is None or row["layer"] >= 0]
-    if all(row["layer"] is None for row in inner):  # embeddings alone were asked for
-        inner = rows
-    layers = {
-        swap: cross_fit_source(inner, swap, "logp_donor").layers
-        for swap in tidy.distinct(rows, "swap")
-        if swap in ("across", "within")
-    }
+    halves = {row["recipient"]: row["half"] for row in rows}
+    layers = {}
+    for swap in ("across", "within"):
+        # Of layers that are equally good the lowest; embeddings only where they are alone.
+        cells = sorted(cell for cell in panel.cells if cell[0] == swap)
+        inner = [cell for cell in cells if cell[1] >= 0] or cells
+        if chosen := panel.choose_cells(inner, halves=halves):
+            layers[swap] = {halves[fact]: cell[1] for fact, (cell,) in chosen.items()}
     for row in rows:
         if row["layer"] is None and row["swap"] == "across":
             yield {**row, "swap": "none", "first_layer": None, "second_layer": None}
     for row in rows:
-        first, second = layers.get(row["swap"], layers["across"])
-        if row["layer"] == (first, second)[row["half"]]:
-            yield {**row, "first_layer": first, "second_layer": second}
+        best = layers.get(row["swap"], layers["across"])
+        if row["layer"] == best[row["half"]]:
+            yield {**row, "first_layer": best[0], "second_layer": best[1]}
 
 
 def describe(result: Result) -> Sequence[ReportBlock]:

@@ -18,35 +18,44 @@ where their effects, as shares of the total effect, differ by less than the marg
 by two one-sided tests. Finding no difference does not make two groups alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.base.config import option
-from unmask.measures.clean_runs import CleanRunSettings, list_prompt_jobs
+from unmask.blocks import blocks, labels, tidy
+from unmask.measures import clean_runs
+from unmask.measures.contract import Job, Rows, Summary, Tables
 from unmask.measures.inputs import QUESTIONS, ModelInputs
-from unmask.measures.knockout_section import describe
-from unmask.measures.knockout_summary import (
-    CELL,
-    CLEAN,
-    HIDDEN,
-    METRICS,
-    WHOLE,
-    judge,
-    summarise,
-)
-from unmask.measures.measure import Job, Measure, Stage
-from unmask.tracing.settings import Tracing
+from unmask.measures.measure import Measure, Stage
+from unmask.measures.result import Result
+from unmask.results import effects as by_fact
+from unmask.results.effects import SHARE, CellKey, EffectLayout, GroupEffects, GroupKey
+from unmask.results.summaries import add_outcome
 
-if TYPE_CHECKING:
-    from unmask.data.facts import Fact
-    from unmask.tracing.clean_run import CleanRun
-    from unmask.tracing.knockout import KnockoutGrid
+METRICS = {
+    "p": blocks.Column("probability", is_short=True),
+    "logp_per_token": blocks.Column("log p per token, nats", 3),
+    "logit_difference": blocks.Column("logit difference"),
+}
+COMPARED = "logp_per_token"
+"""The metric of sentences, shares and tests."""
+CLEAN, HIDDEN = "nothing cut", "subject hidden"
+"""Rows without a cut, and with the subject hidden instead: what effects are compared with."""
+WHOLE = 0
+"""The window of rows that cut all layers."""
+BY_ANSWER, BY_OTHERS = "answer:subject", "others:subject"
+"""The subject is not read by the answer's positions, and by none but its own."""
+GROUP = ("model", "kind", "split", "stage")
+CELL = ("edge", "window", "layer", "first", "last")
+NOWHERE = (WHOLE, -1, -1, -1)
+TOTAL: CellKey = (HIDDEN, *NOWHERE)
+LAYOUT = EffectLayout(group=GROUP, cell=CELL, start=(CLEAN, *NOWHERE), is_loss=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnockoutSettings(CleanRunSettings):
+class KnockoutSettings(clean_runs.CleanRunSettings):
     """Which facts are asked, and which edges are cut where."""
 
     edges: tuple[str, ...] = option(
@@ -84,16 +93,11 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
     from unmask.tracing.knockout import name_edges
 
     name_edges(settings.edges)
-    return list_prompt_jobs(inputs, settings, "knockout", partial(_cut_step, settings=settings))
+    work = partial(_cut_step, settings=settings)
+    return clean_runs.list_prompt_jobs(inputs, settings, "knockout", work)
 
 
-def _cut_step(
-    clean: "CleanRun",
-    step: int,
-    other: "Fact | None",
-    tracing: Tracing,
-    settings: KnockoutSettings,
-) -> Iterator[dict[str, Any]]:
+def _cut_step(at: clean_runs.PromptStep, settings: KnockoutSettings) -> Iterator[dict[str, Any]]:
     """A row for each edge and window, and for the scores with nothing cut and the subject hidden.
 
     Edges that cut nothing, of a causal model or of a state without such positions, have none.
@@ -103,8 +107,10 @@ def _cut_step(
     from unmask.tracing.knockout import cut_edges
     from unmask.tracing.windows import window_of
 
-    foil = make_foil(clean, other, require_tokenizer(clean.model)) if other is not None else {}
-    layers = clean.model.net.config.layers
+    model, foil = at.clean.model, dict[Any, Any]()
+    if at.other is not None:
+        foil = make_foil(at.clean, at.other, require_tokenizer(model))
+    layers = model.net.config.layers
     cells = [
         (width, layer, *window_of(layer, width, layers))
         for width in settings.windows
@@ -112,32 +118,167 @@ def _cut_step(
     ]
     cells.append((WHOLE, -1, 0, layers))
     grid = cut_edges(
-        clean.model,
-        clean,
-        tracing,
+        model,
+        at.clean,
+        at.tracing,
         edges=settings.edges,
         layers=[(first, end) for *_, first, end in cells],
-        step=step,
+        step=at.step,
         foil=foil or None,
         memory=settings.memory_bytes,
     )
-    named = {name: name in _list_metrics(grid) for name in METRICS}
-    ends = dict(zip(CELL[1:], (WHOLE, -1, -1, -1), strict=True)) | {"pairs": 0.0}
+    has_foil = grid.clean_logp.shape[1] > 1  # without one there is no logit difference
+    named = [name for name in METRICS if has_foil or name != "logit_difference"]
+    nothing: dict[str, Any] = dict.fromkeys(METRICS)
     for edge, read in ((CLEAN, grid.clean_value), (HIDDEN, grid.corrupted_value)):
-        values = {name: read(name) if is_there else None for name, is_there in named.items()}
-        yield {"edge": edge, **ends, **values}
-    values = {name: grid.values(name).tolist() for name, is_there in named.items() if is_there}
+        where = dict(zip(CELL, (edge, *NOWHERE), strict=True)) | {"pairs": 0.0}
+        yield where | nothing | {name: read(name) for name in named}
+    values = {name: grid.values(name).tolist() for name in named}
     for i, edge in enumerate(grid.edges):
         for j, (width, layer, first, end) in enumerate(cells if grid.pairs[i] else ()):
             where = dict(zip(CELL, (edge, width, layer, first, end - 1), strict=True))
-            scores = {name: values[name][i][j] if name in values else None for name in METRICS}
-            yield where | {"pairs": grid.pairs[i], **scores}
+            scores = {name: own[i][j] for name, own in values.items()}
+            yield where | {"pairs": grid.pairs[i]} | nothing | scores
 
 
-def _list_metrics(grid: "KnockoutGrid") -> list[str]:
-    """The metrics that can be had: without a foil there is no logit difference."""
-    has_foil = grid.clean_logp.shape[1] > 1
-    return [name for name in METRICS if has_foil or name != "logit_difference"]
+def summarise(tables: Tables, settings: KnockoutSettings) -> Summary:
+    """Average effects and their shares, what the answer reads by itself, tests, counts."""
+    counts, table = clean_runs.count_prompts(tables), tables["knockout"]
+    panels = {metric: by_fact.list_effects(table, LAYOUT, metric).panels() for metric in METRICS}
+    return {
+        "effects": list(map(_finish, by_fact.average_panels(panels, LAYOUT, TOTAL))),
+        "reading": list(_share_reading(panels[COMPARED])),
+        "tests": [
+            pair | {"edge": edge, "window": window} | test
+            for pair, (edge, window), test in by_fact.compare_shares(
+                panels[COMPARED], TOTAL, CELL.index("layer"), settings.margin, settings.seed
+            )
+        ],
+        "counts": counts,
+    }
+
+
+def _finish(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of effects; cuts in all layers have an outcome."""
+    if row["metric"] == "p":  # a difference of two probabilities
+        row |= {"low": max(row["low"], -1.0), "high": min(row["high"], 1.0)}
+    return add_outcome(row) if row["window"] == WHOLE else row
+
+
+def _share_reading(panels: Mapping[GroupKey, GroupEffects]) -> Iterator[dict[str, Any]]:
+    """What each group loses where the answer's positions cannot read the subject in any layer, as a
+    share of what is lost where no other position can.
+
+    In the latter case the answer does not depend on the subject: all that reading it gives is lost.
+    """
+    for group, panel in panels.items():
+        edges = {cell[0]: panel.read(cell) for cell in panel.cells if cell[1] == WHOLE}
+        answer, others = (edges.get(edge, {}) for edge in (BY_ANSWER, BY_OTHERS))
+        lost = by_fact.estimate_values({fact: others[fact] for fact in answer if fact in others})
+        if lost and lost["low"] > 0:
+            estimate = by_fact.estimate_values(answer, others)
+            ends = {end: estimate[name] for end, name in zip(tidy.ENDS, SHARE, strict=True)}
+            yield dict(zip(GROUP, group, strict=True)) | ends | {"facts": lost["facts"]}
+
+
+COLOURS = dict(zip(labels.POSITIONS, ("p0", "p2", "p3", "p6", "p4", "p1", "p7"), strict=False))
+"""Colours of roles; p5 is left out, which is hard to tell from p0."""
+KEYS: dict[str, tidy.Get] = {"model": "model", "asked": tidy.name_asked}
+KEYS["step"] = lambda row: labels.name_stage(row["stage"])
+
+
+def name_edge(row: tidy.Record) -> str:
+    """An edge in words."""
+    words = [labels.POSITIONS[role] for role in row["edge"].split(":") if ":" in row["edge"]]
+    return " read by ".join(reversed(words)) or row["edge"]
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """What is needed: a sentence for each model, curves over layers, and the tables."""
+    summary, margin = result.summary, result.settings.to_record()["margin"]
+    whole = tidy.tabulate_means(
+        "whole",
+        "What the answer loses when an edge is cut in all layers",
+        tidy.select(summary["effects"], window=WHOLE),
+        KEYS | {"cut": name_edge},
+        METRICS,
+        most=24,
+    )
+    reading = tidy.tabulate(
+        "reading",
+        "Lost where the answer's positions cannot read the subject, of that where no other can",
+        summary["reading"],
+        {**KEYS, blocks.Column("share, %", 0, is_percent=True): tidy.to_interval, "facts": "facts"},
+        most=24,
+    )
+    tests = by_fact.tabulate_tests(
+        summary["tests"],
+        "Effects of two groups compared, as shares of each group's total effect on log p per "
+        f"token; alike: within ±{margin:g} in every layer",
+        {"cut": name_edge, "layers cut together": lambda row: row["window"] or "all"},
+    )
+    tables = [whole, reading, tests, clean_runs.tabulate_kept(summary)]
+    numbers = blocks.Fold("Numbers", [table for table in tables if table.rows])
+    return [*_state(summary), _draw_curves(summary["effects"]), numbers]
+
+
+def _state(summary: Summary) -> Iterator[blocks.Finding]:
+    """What an answer loses where its positions cannot read the subject, by model."""
+    cuts = tidy.select(summary["effects"], metric=COMPARED, edge=BY_ANSWER, window=WHOLE)
+    for (row,) in by_fact.list_first_groups(cuts):
+        group = {name: row[name] for name in GROUP}
+        share = "".join(
+            f", {tidy.say(each, '%')} of what is lost where no other position can"
+            for each in tidy.select(summary["reading"], **group)
+        )
+        yield blocks.Finding(
+            f"In {row['model']}, asked {tidy.name_asked(row)}: where the answer's positions cannot "
+            f"read the subject in any layer, the answer loses {tidy.say(row, 'nats per token')}"
+            f"{share} ({labels.count(row['facts'], 'fact')}).",
+            row["outcome"],
+        )
+
+
+def _draw_curves(effects: Rows) -> blocks.Figure:
+    """What each edge takes by layer, in % of what hiding the subject takes where that is certain;
+    where it nowhere is, in nats per token."""
+    rows = tidy.select(effects, metric=COMPARED)
+    curves = [row for row in rows if row["window"] != WHOLE]
+    totals = tidy.select(rows, edge=HIDDEN)
+    losing = tidy.distinct([row for row in totals if row["low"] > 0], *GROUP)
+    shares = [row for row in curves if tuple(row[name] for name in GROUP) in losing]
+    unit = ", in % of what hiding the subject takes where that is certain," if shares else ""
+    return tidy.draw_lines(
+        shares or curves,
+        "knockout",
+        "What the answer loses when some positions cannot attend to others",
+        f"Loss of log p per token{unit} with an edge cut in a window of layers around this one. "
+        "Solid: what the answer's positions read; dashed: who else reads the subject. Bands: 95 % "
+        "intervals by fact.",
+        x="layer",
+        line=name_edge,
+        colour=lambda row: _choose_look(row)[0],
+        dash=lambda row: _choose_look(row)[1],
+        ends=SHARE if shares else tidy.ENDS,
+        scale=100 if shares else 1,
+        choose=[
+            tidy.ASKED,
+            tidy.Choose("layers cut together", "window"),
+            tidy.Choose("step", "stage", labels.name_stage),
+        ],
+        xlabel="layer",
+        ylabel="% of what hiding\nthe subject takes" if shares else "nats per token lost",
+    )
+
+
+def _choose_look(row: tidy.Record) -> tuple[str, str]:
+    """Colour and dash of an edge: the role that tells it from others of its kind, and which kind.
+
+    Dashed are edges from the subject to positions that are not the answer's.
+    """
+    reads, _, is_read = row["edge"].partition(":")
+    is_other = is_read == "subject" and reads != "answer"
+    return COLOURS[reads if is_other else is_read], "dash" if is_other else "solid"
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
@@ -153,7 +294,6 @@ MEASURE = Measure(
     inputs=QUESTIONS,
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
     stages=[Stage(sizes={"quick": _QUICK, "laptop": _FULL | {"facts": 8}, "full": _FULL})],

@@ -20,38 +20,47 @@ by the distance of the clean ones; a path counts where it gives back more than b
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from unmask.base.config import option
-from unmask.measures.clean_runs import CleanRunSettings, list_prompt_jobs
+from unmask.blocks import blocks, labels, tidy
+from unmask.evaluation.equivalence import divide
+from unmask.measures import clean_runs
+from unmask.measures.contract import Job, Rows, Summary, Tables
 from unmask.measures.inputs import QUESTIONS, ModelInputs
-from unmask.measures.measure import Job, Measure
-from unmask.measures.paths_section import (
-    CELL,
-    CLEAN,
-    EVERY_WAY,
-    HIDDEN,
-    METRICS,
-    OWN,
-    describe,
-    judge,
-    summarise,
-)
-from unmask.tracing.settings import Tracing
+from unmask.measures.measure import Measure
+from unmask.measures.result import Result
+from unmask.results import effects as by_fact
+from unmask.results.effects import SHARE, CellKey, EffectLayout, GroupEffects
+from unmask.results.summaries import add_outcome, mark_outcome
 from unmask.tracing.table import OTHER_FACT, RANDOM
 
 if TYPE_CHECKING:
-    from unmask.data.facts import Fact
-    from unmask.tracing.clean_run import CleanRun
-    from unmask.tracing.paths import PathGrid
-    from unmask.tracing.question import Placebo, Question
+    from unmask.tracing.question import Placebo
 
+METRICS = ("p", "logp_per_token")
+COMPARED = "logp_per_token"
+"""The metric of what is shown, of heads and of what is above the controls."""
+OWN = "none"
+"""The control of rows that have none: the fact's own states are sent."""
+CLEAN, HIDDEN = "nothing hidden", "subject hidden"
+"""Senders of the rows that say what paths stand between."""
+GROUP = ("model", "kind", "split", "stage")
+CELL = ("sender", "sent", "receiver", "first", "last", "head")
+NOWHERE = (-1, "", -1, -1, -1)
+TOTAL: CellKey = (OWN, CLEAN, *NOWHERE)
+LAYOUT = EffectLayout(group=GROUP, cell=("control", *CELL), start=(OWN, HIDDEN, *NOWHERE))
+TOLD = {"answer": "the answer's positions", "masks": "the other masks"}
+"""Receivers that the page has a sentence about."""
+MOST_HEADS = 5
+"""Heads that each half of the facts chooses."""
 PathRole = Literal["subject", "prompt", "last", "answer", "written", "masks"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathsSettings(CleanRunSettings):
+class PathsSettings(clean_runs.CleanRunSettings):
     """Which facts are asked, and which paths are followed."""
 
     senders: tuple[PathRole, ...] = option(
@@ -88,133 +97,187 @@ class PathsSettings(CleanRunSettings):
 
 def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
     """One part for each model and prompt."""
-    return list_prompt_jobs(inputs, settings, "paths", partial(_patch_step, settings=settings))
+    work = partial(_patch_step, settings=settings)
+    return clean_runs.list_prompt_jobs(inputs, settings, "paths", work)
 
 
-@dataclass(frozen=True)
-class Bands:
-    """Bands of layers, and the layer just below each, from which states are sent."""
-
-    edges: tuple[int, ...]
-
-    @classmethod
-    def divide(cls, layers: int, number: int) -> "Bands":
-        number = min(number, layers)
-        return cls(tuple(i * layers // number for i in range(number + 1)))
-
-    @property
-    def sent(self) -> list[int]:
-        return [edge - 1 for edge in self.edges[:-1]]
-
-    def list_above(self, sent: int) -> list[tuple[int, int]]:
-        """First and last layer of each band above, and of all of them together."""
-        edges = [edge for edge in self.edges if edge > sent]
-        bands = [(first, end - 1) for first, end in pairwise(edges)]
-        return [*bands, (edges[0], edges[-1] - 1)] if len(bands) > 1 else bands
-
-
-def _patch_step(
-    clean: "CleanRun",
-    step: int,
-    other: "Fact | None",
-    tracing: Tracing,
-    settings: PathsSettings,
-) -> Iterator[dict[str, Any]]:
+def _patch_step(at: clean_runs.PromptStep, settings: PathsSettings) -> Iterator[dict[str, Any]]:
     """A row for each path, and for the scores with nothing and with the subject hidden."""
     from unmask.evaluation.questions import require_tokenizer
     from unmask.tracing.clean_run import find_state
     from unmask.tracing.facts import make_donor
+    from unmask.tracing.path_cells import Bands, list_asked_roles, list_path_cells, list_readers
     from unmask.tracing.paths import check_blocks, patch_senders
     from unmask.tracing.question import ask
 
-    model = clean.model
+    clean, model = at.clean, at.clean.model
     check_blocks(model)
-    state, answer = find_state(clean, step, tracing)
-    question = ask(model, state, clean.subject, answer, tracing, clean.prompt_length)
+    state, answer = find_state(clean, at.step, at.tracing)
+    question = ask(model, state, clean.subject, answer, at.tracing, clean.prompt_length)
     bands = Bands.divide(model.net.config.layers, settings.bands)
-    roles = _list_roles(question)
+    roles = list_asked_roles(question)
     senders = [role for role in settings.senders if role in roles]
     receivers = [role for role in settings.receivers if role in roles]
     runs: list[tuple[str, Placebo | None, Sequence[str]]] = [(OWN, None, senders)]
     if "subject" in senders:
-        if OTHER_FACT in settings.placebos and other is not None:
-            donor = make_donor(clean, other, require_tokenizer(model))
+        if OTHER_FACT in settings.placebos and at.other is not None:
+            donor = make_donor(clean, at.other, require_tokenizer(model))
             runs.append((OTHER_FACT, donor, ["subject"]))
         if RANDOM in settings.placebos:
             runs.append((RANDOM, "random", ["subject"]))
     for control, donor, own in runs:
         has_heads = settings.heads and donor is None
-        cells = _list_cells(model.net.config.heads, bands, own, receivers, has_heads)
+        cells = list_path_cells(model.net.config.heads, bands, own, receivers, has_heads)
         paths = [
-            ((sender, sent, "resid"), [list(_make_receiver(cell)) for cell in each])
+            ((sender, sent, "resid"), [list_readers(cell) for cell in each])
             for (sender, sent), each in cells.items()
         ]
         grids = patch_senders(replace(question, donor=donor), paths, settings.memory_bytes)
         if donor is None:
-            yield from _list_ends(grids[0])
+            for i, end in enumerate((CLEAN, HIDDEN)):
+                where = {"control": OWN} | dict(zip(CELL, (end, *NOWHERE), strict=True))
+                yield where | {name: grids[0].ends(name)[i] for name in METRICS}
         for each, grid in zip(cells.values(), grids, strict=True):
             values = {name: grid.values(name).tolist() for name in METRICS}
             for i, cell in enumerate(each):
-                scores = {name: values[name][i] for name in METRICS}
-                yield {"control": control, **dict(zip(CELL, cell, strict=True)), **scores}
+                where = {"control": control} | dict(zip(CELL, cell, strict=True))
+                yield where | {name: own[i] for name, own in values.items()}
 
 
-def _list_roles(question: "Question") -> set[str]:
-    """The roles that have positions in some state of the answer."""
-    from unmask.tracing.knockout import find_rows
-    from unmask.tracing.tokens import group_factors
-
-    answer = tuple(question.answer)
-    rows = [find_rows(each, answer) for group in group_factors(question, None) for each in group]
-    return {name for own in rows for name, is_there in own.items() if bool(is_there.any())}
-
-
-PathCell = tuple[str, int, str, int, int, int]
-"""Sender, the layer its state is sent after, receiver, its first and last layer, its head or -1."""
-
-
-def _list_cells(
-    heads: int, bands: Bands, senders: Sequence[str], receivers: Sequence[str], has_heads: bool
-) -> dict[tuple[str, int], list[PathCell]]:
-    """The cells of each sender and layer."""
-    cells = {}
-    for sender in senders:
-        for sent in bands.sent:
-            above = bands.list_above(sent)
-            own = [(sender, sent, EVERY_WAY, *above[-1], -1)]
-            own += [(sender, sent, to, *band, -1) for to in receivers for band in above]
-            if has_heads and sender == "subject" and "answer" in receivers:
-                first, last = above[0]
-                layers = range(first, last + 1)
-                own += [
-                    (sender, sent, "answer", at, at, head) for at in layers for head in range(heads)
-                ]
-            cells[sender, sent] = own
-    return cells
+def summarise(tables: Tables, settings: PathsSettings) -> Summary:
+    """Average effects and their shares, what is above the controls, the strongest heads, counts."""
+    counts, table = clean_runs.count_prompts(tables), tables["paths"]
+    panels = {metric: by_fact.list_effects(table, LAYOUT, metric).panels() for metric in METRICS}
+    effects = [
+        add_outcome(row) if (row["sender"], row["metric"]) == (CLEAN, COMPARED) else row
+        for row in by_fact.average_panels(panels, LAYOUT, TOTAL)
+        if row["head"] < 0  # single heads stand elsewhere
+    ]
+    summary = {"effects": effects, "above": list[Any](), "heads": list[Any](), "counts": counts}
+    for group, panel in panels[COMPARED].items():
+        for name, rows in (("above", _subtract_controls(panel)), ("heads", _choose_heads(panel))):
+            summary[name] += [dict(zip(GROUP, group, strict=True)) | row for row in rows]
+    return summary
 
 
-def _make_receiver(cell: PathCell) -> Iterator[Any]:
-    """What reads the change in a cell, for `unmask.tracing.paths`."""
-    _, _, to, first, last, head = cell
-    if to == EVERY_WAY:
-        yield "everything"
-        return
-    for layer in range(first, last + 1):
-        yield (to, layer, "attn") if head < 0 else (to, layer, "attn_z", head)
+def _subtract_controls(panel: GroupEffects) -> Iterator[dict[str, Any]]:
+    """What each path gives beyond the control that gives more, fact by fact."""
+    totals, column = panel.read(TOTAL), dict(zip(panel.cells, panel.effects.T, strict=True))
+    for control, *cell in panel.cells:
+        beside = [column[name, *cell] for name in (OTHER_FACT, RANDOM) if (name, *cell) in column]
+        if control == OWN and beside:
+            beyond = column[OWN, *cell] - np.fmax.reduce(beside)
+            values = dict(zip(panel.facts, beyond, strict=True))
+            estimate = by_fact.estimate_values(values, totals)
+            yield dict(zip(CELL, cell, strict=True)) | add_outcome(estimate)
 
 
-def _list_ends(grid: "PathGrid") -> Iterator[dict[str, Any]]:
-    """The scores with nothing hidden, and with the subject hidden."""
-    from unmask.tracing.metrics import score_cells
+def _choose_heads(panel: GroupEffects) -> Iterator[dict[str, Any]]:
+    """The strongest heads of each half of the facts, read on the other; `chosen` by how many."""
+    totals = panel.read(TOTAL)
+    heads = [cell for cell in panel.cells if cell[-1] >= 0]
+    chosen = panel.choose_cells(heads, MOST_HEADS)
+    halves = divide(chosen)
+    for head in dict.fromkeys(cell for best in chosen.values() for cell in best):
+        values = panel.take({fact: head for fact, best in chosen.items() if head in best})
+        where = dict(zip(LAYOUT.cell, head, strict=True)) | by_fact.estimate_values(values, totals)
+        yield where | {"chosen": len({halves[fact] for fact in values})}
 
-    ends = {CLEAN: grid.clean_logp, HIDDEN: grid.corrupted_logp}
-    for name, logp in ends.items():
-        where = {"control": OWN, **dict(zip(CELL, (name, -1, "", -1, -1, -1), strict=True))}
-        values = {
-            metric: float(score_cells(metric, logp, grid.clean_logp, grid.corrupted_logp).mean())
-            for metric in METRICS
-        }
-        yield where | values
+
+def name_sender(row: tidy.Record) -> str:
+    """What is sent, and after which layer."""
+    after = f"after layer {row['sent']}" if row["sent"] >= 0 else "embeddings"
+    return f"{labels.POSITIONS[row['sender']]}, {after}"
+
+
+def name_band(row: tidy.Record) -> str:
+    """The layers of a receiver."""
+    return f"{row['first']}–{row['last']}" if row["first"] < row["last"] else f"{row['first']}"
+
+
+COLUMNS: dict[str | blocks.Column, tidy.Get] = {
+    "model": "model",
+    "asked": tidy.name_asked,
+    "sender": name_sender,
+    "receiver": lambda row: labels.POSITIONS[row["receiver"]],
+    "layers": name_band,
+    blocks.Column("nats per token", 3): tidy.to_interval,
+    blocks.Column("% of the total effect", 1, is_percent=True): partial(
+        tidy.to_interval, columns=SHARE
+    ),
+}
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """By which way: sentences, a map of receivers and layers, heads, controls, counts."""
+    summary = result.summary
+    effects = tidy.select(summary["effects"], metric=COMPARED, control=OWN)
+    own = [row for row in effects if row["sender"] != CLEAN]
+    heads = tidy.tabulate(
+        "heads",
+        "The strongest heads by which the answer's positions read the subject: chosen on one half "
+        "of the facts, measured on the other",
+        summary["heads"],
+        COLUMNS | {"head": "head", "halves that chose it": "chosen"},
+        most=30,
+    )
+    ways = "What comes back when the receiver reads the sender in all layers above it"
+    above = "What a path from the subject gives back beyond the stronger of its controls"
+    tables = [
+        tidy.tabulate("ways", ways, _list_whole(own), COLUMNS, most=40),
+        tidy.tabulate("above", above, summary["above"], COLUMNS, mark_outcome, most=40),
+        clean_runs.tabulate_kept(summary),
+    ]
+    shown = [_draw_map(own), *([heads] if summary["heads"] else [])]
+    return [*_state(summary), *shown, blocks.Fold("Numbers", tables)]
+
+
+def _draw_map(rows: Rows) -> blocks.Figure:
+    """What single receivers give back, band by band: of what begins at a layer, the shortest."""
+    starts = tidy.group_by(rows, "model", "first").items()
+    ends = {start: min(row["last"] for row in own) for start, own in starts}
+    return tidy.draw_map(
+        [
+            {**row, "percent": 100 * row["share"], "from": name_sender(row)}
+            for row in rows
+            if row["receiver"] != "every way" and row["last"] == ends[row["model"], row["first"]]
+        ],
+        "paths",
+        "Through which positions and layers a state reaches the answer",
+        "Share of the total effect (what hiding the subject takes) that comes back when only the "
+        "attention of these positions in these layers reads the sender's clean states.",
+        x=name_band,
+        y=lambda row: labels.POSITIONS[row["receiver"]],
+        ends=("percent",),
+        choose=[tidy.ASKED, tidy.Choose("sender", "from")],
+        xlabel="layers of the receiver",
+        ylabel="% of the total effect",
+        is_signed=True,
+    )
+
+
+def _list_whole(rows: Rows) -> list[tidy.Record]:
+    """The paths by all layers above their sender, and by every way."""
+    last = {row["model"]: row["last"] for row in sorted(rows, key=lambda row: row["last"])}
+    above = [row for row in rows if row["first"] == row["sent"] + 1]
+    return [row for row in above if row["last"] == last[row["model"]]]
+
+
+def _state(summary: Summary) -> Iterator[blocks.Finding]:
+    """What the answer and other masks give back by reading the subject's states, by model."""
+    for rows in by_fact.list_first_groups(tidy.select(summary["above"], sender="subject")):
+        # After the first band, where the subject's tokens have read each other.
+        sent = sorted(tidy.distinct(rows, "sent"))[:2][-1]
+        for row in tidy.select(_list_whole(rows), sent=sent):
+            if row["receiver"] in TOLD:
+                yield blocks.Finding(
+                    f"In {row['model']}, asked {tidy.name_asked(row)}: the subject's states after "
+                    f"layer {sent}, read by the attention of {TOLD[row['receiver']]} alone, give "
+                    f"back {tidy.say(row, 'nats per token')} beyond the controls, "
+                    f"{tidy.say_share(row['share'])} of what hiding the subject takes "
+                    f"({labels.count(row['facts'], 'fact')}).",
+                    row["outcome"],
+                )
 
 
 MEASURE = Measure(
@@ -227,7 +290,6 @@ MEASURE = Measure(
     inputs=QUESTIONS,
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

@@ -45,11 +45,11 @@ from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_tables
 from unmask.measures.stored import StoredResult, open_stored_run
+from unmask.measures.trace_effects import TOTAL
 from unmask.measures.trace_section import TITLE, describe, draw_roles, state_group
 from unmask.measures.trace_summary import find_peaks, summarise
 from unmask.measures.trainings import concatenate, number_trainings
 from unmask.results.summaries import Tables
-from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import Tracing
 from unmask.tracing.table import FACTS_SCHEMA, OTHER_FACT, SCHEMA, TOKENS_SCHEMA
 

@@ -6,6 +6,7 @@ from typing import Any
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.result import Result
+from unmask.measures.trace_effects import TOTAL
 from unmask.measures.trace_summary import (
     GROUP,
     HIDDEN,
@@ -14,7 +15,6 @@ from unmask.measures.trace_summary import (
     rank_stage,
 )
 from unmask.results.summaries import Rows, mark_outcome
-from unmask.tracing.averages import TOTAL
 from unmask.tracing.table import ASKED, FLOW, ONE_TOKEN, RESULT
 
 Setup = Mapping[str, Any]

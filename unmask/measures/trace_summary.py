@@ -5,17 +5,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks import labels
 from unmask.blocks.blocks import Outcome, is_clear
 from unmask.blocks.labels import is_numbered, order_splits
 from unmask.blocks.tidy import ENDS, Record, distinct, group_by, select, to_interval
 from unmask.evaluation.equivalence import MARGIN
 from unmask.evaluation.statistics import ALPHA, ENOUGH, is_above_placebos
+from unmask.measures import trace_effects as effects_of_traces
+from unmask.measures.clean_runs import explain_nothing
 from unmask.measures.result import open_table
 from unmask.results.summaries import Rows, Summary, Tables, add_outcome, name_outcome
-from unmask.tracing import averages as averaging
-from unmask.tracing import shares
 from unmask.tracing import table as traced
 from unmask.tracing.settings import STEPS, WHOLE_SUBJECT, Tracing
 from unmask.tracing.windows import window_of
@@ -44,15 +43,15 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
         raise explain_nothing(facts)
     effects, metric = read_effects(tables, settings), settings.to_record()["metric"]
     margin = getattr(settings, "margin", MARGIN)
-    tests = _bound(averaging.compare_groups(effects, settings.seed), metric)
-    bands = shares.compare_bands(effects, margin, settings.seed)
+    tests = _bound(effects_of_traces.compare_groups(effects, settings.seed), metric)
+    bands = effects_of_traces.compare_bands(effects, margin, settings.seed)
     bands = [row | {"outcome": _name_likeness(row)} for row in bands]
     averages = _average(effects, facts, metric)
     summary: dict[str, Rows] = {
         "averages": averages,
         "peaks": find_peaks(averages),
         "tests": [row | {"outcome": _name_difference(row)} for row in tests],
-        "shares": _bound(shares.fit_shares(effects), metric),
+        "shares": _bound(effects_of_traces.fit_shares(effects), metric),
         "bands": bands,
         "alike": [_count_alike(rows) for rows in group_by(bands, *PAIR).values()],
         "counts": list(count_facts(facts)),
@@ -68,18 +67,18 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
 
 def read_effects(
     tables: Tables, settings: Any, metric: str = "value"
-) -> dict[averaging.GroupKey, averaging.GroupEffects]:
+) -> dict[effects_of_traces.GroupKey, effects_of_traces.GroupEffects]:
     """Each fact's effects, group by group: in the metric of the run, or in a further one."""
-    names = [*averaging.PROMPT, *averaging.CELL]
+    names = [*effects_of_traces.PROMPT, *effects_of_traces.CELL]
     pieces = open_table(tables, "trace").pieces([*names, metric])
-    return averaging.find_effects(
+    return effects_of_traces.find_effects(
         (piece.rename_columns([*names, "value"]) for piece in pieces), settings.mode
     )
 
 
 def _average(effects: Any, facts: Rows, metric: str) -> list[dict[str, Any]]:
     """The averages with the layers that each cell restored, from `first` to `last`."""
-    rows = _bound(averaging.average(effects), metric)
+    rows = _bound(effects_of_traces.average(effects), metric)
     width = next((fact["window"] for fact in facts if fact["window"]), 1)
     depths: dict[str, int] = {}
     for row in rows:
@@ -119,9 +118,9 @@ def find_peaks(averages: Rows) -> list[dict[str, Any]]:
 
     peaks: list[dict[str, Any]] = []
     for rows in sorted(group_by(averages, *GROUP).values(), key=rank):
-        names = ("control", *averaging.CELL)
+        names = ("control", *effects_of_traces.CELL)
         cells = {tuple(row[name] for name in names): row for row in rows}
-        total = cells.get((traced.RESULT, averaging.TOTAL, -1, -1, ""))
+        total = cells.get((traced.RESULT, effects_of_traces.TOTAL, -1, -1, ""))
         if total is None:
             continue
         lost = None if total["low"] <= 0 or total["mean"] == 0 else total["mean"]
@@ -130,7 +129,10 @@ def find_peaks(averages: Rows) -> list[dict[str, Any]]:
         for (part, role), roles in group_by(effects, "part", "role").items():
             best = max(roles, key=lambda row: row["mean"])
             controls = (traced.OTHER_FACT, traced.RANDOM, traced.SHUFFLED)
-            places = [(averaging.OTHER_TOKEN, averaging.PLACEBO), *((at, role) for at in controls)]
+            places = [
+                (effects_of_traces.OTHER_TOKEN, effects_of_traces.PLACEBO),
+                *((at, role) for at in controls),
+            ]
             keys = [(at, part, best["layer"], best["head"], name) for at, name in places]
             placebos = [cells[key] for key in keys if key in cells]
             highest = max(placebos, key=lambda row: row["mean"], default={})
@@ -160,7 +162,7 @@ def _name_likeness(band: Record) -> Outcome:
     """Whether two groups differ in a band of layers, are alike, or neither is shown."""
     if band["facts"] < ENOUGH:
         return "too few"
-    likeness = shares.name_likeness_outcome(band)
+    likeness = effects_of_traces.name_likeness_outcome(band)
     if likeness.startswith("differ"):
         return "above" if band["mean"] > 0 else "below"
     return "alike" if likeness == "alike" else "unsettled"
@@ -198,17 +200,6 @@ def find_best_subject(peaks: Rows) -> Record | None:
 def rank_stage(stage: str) -> int:
     """Steps by name come first, numbered ones in their order."""
     return STEPS.index(stage) if stage in STEPS else len(STEPS) + int(stage.removeprefix("t1+"))
-
-
-def explain_nothing(facts: Rows) -> UserError:
-    """Why no fact was traced at all."""
-    reasons = {fact["reason"] for fact in facts}
-    if reasons <= {"not recalled", "not aligned"}:
-        return NotMeasuredError("none recalled", models=" and ".join(distinct(facts, "model")))
-    return UserError(
-        f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
-        "settings."
-    )
 
 
 def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:

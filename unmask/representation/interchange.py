@@ -17,9 +17,8 @@ stay within a half where it has several people.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -63,18 +62,6 @@ class StateSwap:
     """A fact whose object is the donor's answer to what the recipient is asked."""
     half: int = 0
     """The half of the people that it is in: the layer is chosen on the other one."""
-
-
-@dataclass(frozen=True)
-class CrossFit:
-    """A score with its layer chosen on the other half of the facts."""
-
-    layers: tuple[int, int]
-    """Read on the first half (chosen on the second), and the other way round."""
-    value: float
-    """Mean over facts."""
-    by_fact: dict[str, float]
-    """By the recipient's person."""
 
 
 def person_of(fact: Fact) -> str:
@@ -231,39 +218,3 @@ def _tabulate(
         }
         for swap, (of_donor, of_recipient) in zip(swaps, scores, strict=True)
     ]
-
-
-def cross_fit_source(
-    rows: Sequence[Mapping[str, Any]],
-    source: str,
-    score: str = "says_donor",
-    chosen_by: str | None = None,
-) -> CrossFit:
-    """A source's score, its layer chosen where the score is highest on the other half of the facts.
-
-    The layer may be `chosen_by` another one, as for controls. Of layers that are equally good the
-    lowest is taken.
-    """
-    values: dict[tuple[str, int], dict[int, dict[str, list[float]]]] = {}
-    for row in rows:
-        if row["layer"] is not None:
-            by_layer = values.setdefault((row["swap"], row["half"]), {})
-            by_fact = by_layer.setdefault(row["layer"], defaultdict(list))
-            by_fact[row["recipient"]].append(float(row[score]))
-    chosen = []
-    for half in (0, 1):
-        layers = values.get((chosen_by or source, 1 - half))
-        read = values.get((source, half))
-        if not layers or not read:
-            raise UserError(
-                f"one half of the facts has no swaps of {chosen_by or source!r} or {source!r}:"
-                " expected facts in both halves; give more facts."
-            )
-        shared = sorted(layers.keys() & read.keys())
-        chosen.append(max(shared, key=lambda i: fmean(map(fmean, layers[i].values()))))
-    by_fact = {
-        fact: fmean(each)
-        for half, layer in enumerate(chosen)
-        for fact, each in values[source, half][layer].items()
-    }
-    return CrossFit((chosen[0], chosen[1]), fmean(by_fact.values()), by_fact)

@@ -48,10 +48,15 @@ class PathGrid:
         """The metric for each receiver, mean over noise samples."""
         return score_cells(metric, self.logp, self.clean_logp, self.corrupted_logp).mean(-1)
 
+    def ends(self, metric: str | Metric = "logp_per_token") -> tuple[float, float]:
+        """The metric with nothing hidden, and with the subject hidden, mean over noise samples."""
+        ends = self.clean_logp, self.corrupted_logp
+        clean, corrupted = (score_cells(metric, logp, *ends).mean().item() for logp in ends)
+        return clean, corrupted
+
     def effects(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
         """What each receiver gives back of what the corruption took."""
-        ends = (self.corrupted_logp, self.clean_logp, self.corrupted_logp)
-        return self.values(metric) - score_cells(metric, *ends).mean()
+        return self.values(metric) - self.ends(metric)[1]
 
 
 @list_settings(Tracing, UNUSED)

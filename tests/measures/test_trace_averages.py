@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow
 import pytest
 
-from unmask.tracing.averages import OTHER_TOKEN, TOTAL, compare_groups, find_effects
-from unmask.tracing.averages import average as average_effects
+from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL, compare_groups, find_effects
+from unmask.measures.trace_effects import average as average_effects
 
 
 def average(table, mode="restore"):

@@ -5,8 +5,14 @@ import pyarrow
 import pytest
 
 from unmask.evaluation.equivalence import divide
-from unmask.tracing.averages import average, find_effects
-from unmask.tracing.shares import average_bands, compare_bands, fit_shares, name_likeness_outcome
+from unmask.measures.trace_effects import (
+    average,
+    average_bands,
+    compare_bands,
+    find_effects,
+    fit_shares,
+    name_likeness_outcome,
+)
 from unmask.tracing.table import OTHER_FACT, RANDOM, RESULT
 
 LAYERS, FACTS = 6, [f"d2p-{i:03d}" for i in range(20)]

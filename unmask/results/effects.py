@@ -1,0 +1,396 @@
+"""Effects by fact: a score in a cell minus the score that its prompt starts from.
+
+    rows                               scores, by prompt and cell
+    → list_effects(rows, layout, …)    an effect for each prompt and cell
+    → .panels()                        by group, a row for each fact and a column for each cell
+    → panel.estimate(total)            means and shares of the total effect, with intervals
+    → panel.choose_cells(cells)        the best cells of each half of the facts, for the other half
+    → compare_sides(one, other)        two groups: differences, tested and corrected
+
+An `EffectLayout` says which columns name the group, the prompt and the cell, and which cell is the
+start. Phrasings and training seeds of a fact are averaged first, so that facts are counted. Shares
+are ratios of two means over the facts that have both, with the total's own variation in their
+intervals.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Column, Table
+from unmask.blocks.labels import name_split, order_splits
+from unmask.evaluation.equivalence import divide, find_shares, measure_equivalence
+from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+GroupKey = tuple[str, ...]
+CellKey = tuple[Any, ...]
+FactValues = Mapping[str, float]
+"""A value for each fact."""
+SHARE = ("share", "share_low", "share_high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectLayout:
+    """Which columns of a table say what its scores are of."""
+
+    group: Sequence[str]
+    """What is never averaged over."""
+    prompt: Sequence[str] = ("fact", "direction", "phrasing", "seed")
+    """What tells the prompts of a group apart, the fact first."""
+    cell: Sequence[str]
+    start: CellKey | None = None
+    """The cell of each prompt that its effects are against; None: scores are effects already."""
+    is_loss: bool = False
+    """An effect is what is lost from the start, instead of what is gained."""
+    unchanged: Collection[Any] = ()
+    """Values of a cell's first column whose scores are effects already."""
+
+
+@dataclass(frozen=True)
+class GroupEffects:
+    """The effects of one group, a row per fact, a column per cell; NaN where a fact has none."""
+
+    facts: list[str]
+    cells: list[CellKey]
+    effects: Float[np.ndarray, "F C"]
+    prompts: int
+
+    @cached_property
+    def _places(self) -> tuple[dict[str, int], dict[CellKey, int]]:
+        """The row of each fact, and the column of each cell."""
+        rows = {fact: i for i, fact in enumerate(self.facts)}
+        return rows, {cell: i for i, cell in enumerate(self.cells)}
+
+    def take(self, cells: Mapping[str, CellKey]) -> dict[str, float]:
+        """Each fact's effect in a cell of its own; facts that have none there are left out."""
+        rows, columns = self._places
+        values = {
+            fact: float(self.effects[rows[fact], columns[cell]])
+            for fact, cell in cells.items()
+            if fact in rows and cell in columns
+        }
+        return {fact: value for fact, value in values.items() if np.isfinite(value)}
+
+    def read(self, cell: CellKey) -> dict[str, float]:
+        """Each fact's effect in one cell."""
+        return self.take(dict.fromkeys(self.facts, cell))
+
+    def average(self, cells: Sequence[CellKey]) -> dict[str, float]:
+        """Each fact's mean over some cells; facts that lack one of them are left out."""
+        columns = [self._places[1].get(cell) for cell in cells]
+        if not columns or None in columns:
+            return {}
+        rows = zip(self.facts, self.effects[:, columns], strict=True)
+        return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
+
+    def share(self, total: CellKey) -> "GroupEffects":
+        """Shares of the total effect: values whose mean is the ratio of two means."""
+        totals = self.effects[:, [self._places[1][total]]]
+        return replace(self, effects=find_shares(self.effects, totals))
+
+    def estimate(self, total: CellKey | None = None) -> Iterator[tuple[CellKey, dict[str, Any]]]:
+        """Each cell's mean with its interval by fact; and its share of the total, if one is named.
+
+        A share's total is over the facts that have the cell.
+        """
+        ends = dict(zip(tidy.ENDS, mean_intervals(self.effects), strict=True))
+        if total is not None:
+            ends |= dict(zip(SHARE, mean_intervals(self.share(total).effects), strict=True))
+        facts = np.isfinite(self.effects).sum(0)
+        for i, cell in enumerate(self.cells):
+            yield cell, {name: float(x[i]) for name, x in ends.items()} | {"facts": int(facts[i])}
+
+    def is_above_zero(self, cell: CellKey) -> bool:
+        """Whether the mean of a cell is above 0 for certain."""
+        _, low, _ = mean_intervals(np.array([*self.read(cell).values()])[:, None])
+        return bool(low[0] > 0)
+
+    def choose_cells(
+        self,
+        cells: Sequence[CellKey],
+        most: int = 1,
+        halves: Mapping[str, int] | None = None,
+    ) -> dict[str, list[CellKey]]:
+        """For each fact, the cells that are best on average for the other half of the facts.
+
+        Choosing a cell and reading it on the same facts would count luck as an effect. Facts that
+        lack one of the cells are left out; without a fact in each half there is nothing to choose.
+        """
+        columns = [self._places[1][cell] for cell in cells]
+        values = self.effects[:, columns]
+        is_whole = np.isfinite(values).all(1)
+        facts = [fact for fact, whole in zip(self.facts, is_whole, strict=True) if whole]
+        sides = divide(facts) if halves is None else halves
+        half = np.array([sides[fact] for fact in facts])
+        if len({*half}) < 2:
+            return {}
+        means = [values[is_whole][half != side].mean(0) for side in (0, 1)]
+        best = [[cells[i] for i in np.argsort(-mean, kind="stable")[:most]] for mean in means]
+        return {fact: best[side] for fact, side in zip(facts, half, strict=True)}
+
+
+@dataclass(frozen=True)
+class PromptEffects:
+    """An effect for each prompt and cell that a table has."""
+
+    prompts: list[tuple[str, GroupKey]]
+    """The fact and the group of each."""
+    cells: list[CellKey]
+    prompt: Int[np.ndarray, "E"]
+    cell: Int[np.ndarray, "E"]
+    effect: Float[np.ndarray, "E"]
+
+    def rename(self, name: Callable[[CellKey], CellKey | None]) -> "PromptEffects":
+        """Effects with other names of cells; those without a name are left out."""
+        names = [name(cell) for cell in self.cells]
+        known = {each: i for i, each in enumerate(dict.fromkeys(filter(None, names)))}
+        cell = np.array([known.get(each, -1) for each in names], dtype=int)[self.cell]
+        prompt, cell, effect = (x[cell >= 0] for x in (self.prompt, cell, self.effect))
+        return PromptEffects(self.prompts, list(known), prompt, cell, effect)
+
+    def panels(self) -> dict[GroupKey, GroupEffects]:
+        """By group, each fact's mean effect over its prompts in each cell."""
+        groups: dict[GroupKey, list[int]] = {}
+        for i, (_, group) in enumerate(self.prompts):
+            groups.setdefault(group, []).append(i)
+        panels = {}
+        for group, members in groups.items():
+            is_member = np.isin(self.prompt, members)
+            if not is_member.any():
+                continue
+            facts = sorted({self.prompts[i][0] for i in members})
+            place = {fact: i for i, fact in enumerate(facts)}
+            row_of = np.zeros(len(self.prompts), dtype=int)
+            row_of[members] = [place[self.prompts[i][0]] for i in members]
+            columns, column = np.unique(self.cell[is_member], return_inverse=True)
+            at = row_of[self.prompt[is_member]], column
+            total, count = np.zeros((2, len(facts), len(columns)))
+            np.add.at(total, at, self.effect[is_member])
+            np.add.at(count, at, 1)
+            with np.errstate(invalid="ignore"):
+                effects = total / count
+            cells = [self.cells[i] for i in columns]
+            panels[group] = GroupEffects(facts, cells, effects, len(members))
+        return panels
+
+
+def list_effects(
+    pieces: "pyarrow.Table | Iterable[pyarrow.Table]", layout: EffectLayout, metric: str
+) -> PromptEffects:
+    """Each prompt's mean score in each cell, over its rows there, minus that of its start.
+
+    Of a table that is given in pieces one is held at a time, and of every prompt a sum and a
+    count for each cell. Cells without a score (null) are left out.
+    """
+    import pyarrow
+    import pyarrow.compute
+
+    # 1. Sums by prompt and cell. One thread: the order of groups, and of sums, is the table's.
+    keys, sums = [*layout.prompt, *layout.group, *layout.cell], []
+    for piece in [pieces] if isinstance(pieces, pyarrow.Table) else pieces:
+        grouped = piece.group_by(keys, use_threads=False)
+        grouped = grouped.aggregate([(metric, "sum"), (metric, "count")])
+        columns = {name: grouped[name].combine_chunks().dictionary_encode() for name in keys}
+        columns |= {name: grouped[f"{metric}_{name}"] for name in ("sum", "count")}
+        sums.append(pyarrow.table(columns).filter(pyarrow.compute.greater(columns["count"], 0)))
+    nothing = np.zeros(0, dtype=int)
+    if not sum(map(len, sums)):
+        return PromptEffects([], [], nothing, nothing, nothing.astype(float))
+    table = pyarrow.concat_tables(sums).unify_dictionaries()
+    # 2. The score of each prompt in each cell; a prompt may stand in several pieces.
+    prompts, prompt = _number(table, [*layout.prompt, *layout.group])
+    order = np.argsort(np.unique(prompt, return_index=True)[1])  # as they are met
+    prompts, prompt = [prompts[i] for i in order], np.argsort(order)[prompt]
+    cells, cell = _number(table, layout.cell)
+    pairs, pair = np.unique(prompt * len(cells) + cell, return_inverse=True)
+    total, count = (np.bincount(pair, table[name].to_numpy()) for name in ("sum", "count"))
+    score = total / count
+    prompt, cell = np.divmod(pairs, len(cells))
+    # 3. Its effect, against the prompt's own start.
+    is_start = np.array([each == layout.start for each in cells])[cell]
+    start = np.full(len(prompts), np.nan if layout.start else 0.0)
+    start[prompt[is_start]] = score[is_start]
+    change = start[prompt] - score if layout.is_loss else score - start[prompt]
+    is_unchanged = np.array([each[0] in layout.unchanged for each in cells])[cell]
+    effect = np.where(is_unchanged, score, change)
+    number = len(layout.prompt)
+    return PromptEffects(
+        [(each[0], each[number:]) for each in prompts],
+        cells,
+        *(x[~is_start] for x in (prompt, cell, effect)),
+    )
+
+
+def _number(table: "pyarrow.Table", names: Sequence[str]) -> tuple[list[tuple], np.ndarray]:
+    """The distinct tuples of values in some columns, and the number of the one each row has.
+
+    They are in the order in which the values of each column were first met.
+    """
+    columns = [table[name].combine_chunks() for name in names]
+    values = [column.dictionary.to_pylist() for column in columns]
+    codes = [column.indices.to_numpy() for column in columns]
+    sizes = list(map(len, values))
+    distinct, number = np.unique(np.ravel_multi_index(codes, sizes), return_inverse=True)
+    places = np.unravel_index(distinct, sizes)
+    parts = [[own[i] for i in at] for own, at in zip(values, places, strict=True)]
+    return list(zip(*parts, strict=True)), number
+
+
+def estimate_values(values: FactValues, totals: FactValues | None = None) -> dict[str, Any]:
+    """The mean of some facts' values with its interval; and its share of the facts' mean total.
+
+    Facts without a value (NaN) or a total do not count; without facts there is no estimate.
+    """
+    facts = [fact for fact in values if totals is None or fact in totals]
+    if not facts:
+        return {}
+    columns = [[values[fact], totals[fact] if totals else 1.0] for fact in facts]
+    panel = GroupEffects(facts, [("value",), ("total",)], np.array(columns), len(facts))
+    return next(panel.estimate(("total",) if totals else None))[1]
+
+
+def average_panels(
+    panels: Mapping[str, Mapping[GroupKey, GroupEffects]], layout: EffectLayout, total: CellKey
+) -> Iterator[dict[str, Any]]:
+    """A row for each metric, group and cell: its mean, and its share of the total effect."""
+    for metric, groups in panels.items():
+        for group, panel in groups.items():
+            for cell, row in panel.estimate(total):
+                keys = zip((*layout.group, *layout.cell), (*group, *cell), strict=True)
+                yield dict(keys) | {"metric": metric} | row
+
+
+def pair_groups(groups: Iterable[GroupKey]) -> Iterator[tuple[GroupKey, GroupKey]]:
+    """Pairs that differ in the model or in the split, and in no further column.
+
+    Groups begin with model, kind and split.
+    """
+    for one, other in combinations(groups, 2):
+        if one[3:] == other[3:] and (one[0] == other[0]) != (one[2] == other[2]):
+            yield one, other
+
+
+def name_pair(one: GroupKey, other: GroupKey) -> dict[str, Any]:
+    """The columns that say which two groups a row compares."""
+    return {"model": one[0], "split": one[2], "other_model": other[0], "other_split": other[2]}
+
+
+def compare_sides(
+    one: Mapping[Any, FactValues], other: Mapping[Any, FactValues], seed: int
+) -> dict[Any, dict[str, Any]]:
+    """The differences of two groups in what both have; `p_holm` is corrected for all of them."""
+    compared = {key: compare(one[key], other[key], seed=seed) for key in one if key in other}
+    differences = {key: each for key, each in compared.items() if each is not None}
+    corrected = holm([each.p for each in differences.values()])
+    pairs = zip(differences.items(), corrected, strict=True)
+    return {key: vars(each) | {"p_holm": p_holm} for (key, each), p_holm in pairs}
+
+
+def compare_likeness(
+    one: Mapping[Any, FactValues], other: Mapping[Any, FactValues], margin: float, seed: int
+) -> dict[str, Any]:
+    """Whether two groups are alike in every one of several cells.
+
+    Each difference is tested against the margin by two one-sided sign-flip tests where facts are
+    paired (`p_equivalent` is the largest), else by its 95 % interval. `smallest_margin` is the
+    smallest at which t tests would call all cells alike, `power` how often they would at the given
+    one, in the least certain cell, without a difference. Groups with other cells are not alike.
+    """
+    if one.keys() != other.keys():
+        return dict.fromkeys(("p_equivalent", "smallest_margin", "power")) | {"is_alike": False}
+    highest, smallest, power, is_within = 0.0, 0.0, 1.0, True
+    for cell, ours in one.items():
+        theirs = other[cell]
+        tested = measure_equivalence(ours, theirs, margin)
+        assert tested is not None, "a cell has no two facts a side"
+        smallest, power = max(smallest, tested.smallest_margin), min(power, tested.power)
+        if tested.paired:
+            gaps = [ours[fact] - theirs[fact] for fact in sorted(ours.keys() & theirs.keys())]
+            highest = max(highest, equivalence_p(gaps, margin, seed))
+        else:
+            gap = compare(ours, theirs, seed)
+            is_within &= gap is not None and -margin < gap.low and gap.high < margin
+    return {
+        "p_equivalent": highest or None,
+        "is_alike": is_within and highest <= ALPHA,
+        "smallest_margin": smallest,
+        "power": power,
+    }
+
+
+def compare_shares(
+    panels: Mapping[GroupKey, GroupEffects],
+    total: CellKey,
+    at: int,
+    margin: float,
+    seed: int,
+) -> Iterator[tuple[dict[str, Any], Any, dict[str, Any]]]:
+    """Two models asked alike, or one model asked two ways: do they differ, and are they alike?
+
+    Compared are shares of each group's own total effect. A cell's column `at` is the layer, those
+    before are its key: the difference is of means over layers, alike are two groups that are alike
+    in every one. A result is the columns of the pair and its step, a key, and the test.
+    """
+    for pair in pair_groups(panels):
+        layers: list[dict[Any, dict[int, dict[str, float]]]] = [{}, {}]
+        means: list[dict[Any, dict[str, float]]] = [{}, {}]
+        for i, group in enumerate(pair):
+            shares = panels[group].share(total)
+            for cell in shares.cells:
+                if cell != total and (values := shares.read(cell)):
+                    layers[i].setdefault(cell[:at], {})[cell[at]] = values
+            for key, own in layers[i].items():
+                facts = sorted(set.intersection(*map(set, own.values())))
+                means[i][key] = {fact: fmean(x[fact] for x in own.values()) for fact in facts}
+        for key, difference in compare_sides(*means, seed).items():
+            likeness = compare_likeness(layers[0][key], layers[1][key], margin, seed)
+            yield name_pair(*pair) | {"stage": pair[0][3]}, key, difference | likeness
+
+
+def tabulate_tests(
+    rows: tidy.Records, caption: str, keys: Mapping[str | Column, tidy.Get]
+) -> Table:
+    """Comparisons of two groups, with what they show."""
+    columns: dict[str | Column, tidy.Get] = {
+        "groups": lambda row: (
+            f"{row['model']}, {tidy.name_asked(row)} − {row['other_model']}, "
+            + name_split(row["other_split"])
+        ),
+        "step": "stage",
+        **keys,
+        Column("difference of shares", has_sign=True): tidy.to_interval,
+        Column("p of no difference (Holm)", 3): "p_holm",
+        Column("p of a layer beyond the margin", 3): "p_equivalent",
+        Column("smallest margin that would hold"): "smallest_margin",
+        Column("power to find them alike"): "power",
+        "outcome": _say_test,
+    }
+    return tidy.tabulate("tests", caption, rows, columns, most=40)
+
+
+def _say_test(row: tidy.Record) -> str:
+    if row["p_holm"] <= ALPHA:
+        return "differ"
+    return "alike" if row["is_alike"] else "no difference detected"
+
+
+def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
+    """The rows that a model's sentences are about: asked in reverse if it was, at the first step.
+
+    Tables have all of them.
+    """
+    for members in tidy.group_by(rows, "model").values():
+        split = order_splits(tidy.distinct(members, "split"))[0]
+        first = tidy.select(members, split=split)
+        yield tidy.select(first, stage=first[0]["stage"])
