@@ -206,11 +206,12 @@ def list_prompt_jobs(
         model = inputs.load(member)
         if member.key not in corruptions:
             corruptions[member.key] = make_corruption(tracing, model, pool)
-        own = replace(tracing, corruption=corruptions[member.key])
+        corruption = corruptions[member.key]
+        own = replace(tracing, corruption=corruption)
         keys = {**member.columns, "split": split, "fact": fact.fact_id}
         keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
         record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
-        record |= {"corruption": own.corruption.name, "joint": name_joint(model, own)}
+        record |= {"corruption": corruption.name, "joint": name_joint(model, own)}
         try:
             clean = generate(model, fact, own)
         except NotTracedError as error:

@@ -153,7 +153,12 @@ def summarise(tables: Tables, settings: PathsSettings) -> Summary:
         for row in by_fact.average_panels(panels, LAYOUT, TOTAL)
         if row["head"] < 0  # single heads stand elsewhere
     ]
-    summary = {"effects": effects, "above": list[Any](), "heads": list[Any](), "counts": counts}
+    summary: dict[str, Any] = {
+        "effects": effects,
+        "above": list[Any](),
+        "heads": list[Any](),
+        "counts": counts,
+    }
     for group, panel in panels[COMPARED].items():
         for name, rows in (("above", _subtract_controls(panel)), ("heads", _choose_heads(panel))):
             summary[name] += [dict(zip(GROUP, group, strict=True)) | row for row in rows]

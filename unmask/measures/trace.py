@@ -70,7 +70,7 @@ ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer", "order",
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceSettings(Tracing, CleanRunSettings):
+class TraceSettings(Tracing, CleanRunSettings):  # ty: ignore[incompatible-attribute-override]
     """Which facts are traced, and how."""
 
     first_recalled: bool = option(

@@ -129,7 +129,10 @@ def draw_roles(averages: Rows, settings: Setup, method: str) -> blocks.Figure:
         known = tidy.distinct(view, "role")
         for members in tidy.group_by(view, "model").values():
             # A role that only another model has is an empty line.
-            empty, lines = members[0] | dict.fromkeys(tidy.ENDS), tidy.group_by(members, "role")
+            empty, lines = (
+                {**members[0], **dict.fromkeys(tidy.ENDS)},
+                tidy.group_by(members, "role"),
+            )
             for role in (each for each in labels.ROLES if each in known):
                 rows += lines.get(role, [empty | {"role": role, "facts": 0}])
     gives = "Purple states give the answer back, orange ones take it away."
@@ -149,7 +152,7 @@ def draw_roles(averages: Rows, settings: Setup, method: str) -> blocks.Figure:
 def draw_text_maps(texts: Rows, settings: Setup) -> blocks.Figure:
     """Single texts: tokens by layers, what is restored side by side, a slider over the steps."""
     cells = [
-        row | {"stage": str(row["step"]), "layer": layer, "effect": effect}
+        {**row} | {"stage": str(row["step"]), "layer": layer, "effect": effect}
         for row in texts
         for layer, effect in enumerate(row["effects"])
     ]
@@ -186,9 +189,9 @@ def _spell(row: tidy.Record) -> str:
 def _draw_map(rows: Rows, *about: str, choose: list[tidy.Choose], **more: Any) -> blocks.Figure:
     """A map over layers, its step to choose: a slider where they are numbers that follow each
     other. The corruption is named where there are several."""
-    rows = [row | {"at": (row["corruption"], row["stage"])} for row in rows]
+    rows = [{**row, "at": (row["corruption"], row["stage"])} for row in rows]
     has_several = len(tidy.distinct(rows, "corruption")) > 1
-    is_slider = not has_several and all(labels.is_numbered(row["stage"]) for row in rows)
+    is_slider = not has_several and all(labels.is_numbered(str(row["stage"])) for row in rows)
 
     def name(at: tuple[str, str]) -> str:
         hidden = f", {labels.CORRUPTIONS.get(at[0], at[0])}" if has_several else ""
@@ -226,7 +229,7 @@ def _tabulate_totals(summary: Mapping[str, Rows], settings: Setup) -> blocks.Tab
     """What is asked and lost in each group, in every metric, and where p comes from."""
     rows = tidy.select(summary["peaks"], part=TOTAL)
     ends = [*summary["averages"], *summary.get("further", ())]
-    ends = [{"metric": settings["metric"]} | row for row in ends if row["layer"] < 0]
+    ends = [{"metric": settings["metric"], **row} for row in ends if row["layer"] < 0]
     key = (*GROUP, "part", "role", "metric")
     cells = {
         tuple(row[name] for name in key): tidy.to_interval(row)

@@ -94,7 +94,11 @@ class Factor:
         """A value of the column as readers see it."""
         if self.words is None:
             return value
-        return self.words(value) if callable(self.words) else self.words[value]
+        return self.words[value] if isinstance(self.words, Mapping) else self.words(value)
+
+    def spell(self, value: Any) -> str:
+        """A value of the column in a text."""
+        return str(self.name(value))
 
     def get(self, row: tidy.Record) -> CellValue:
         """A row's value as readers see it."""
@@ -195,7 +199,7 @@ class Comparison:
         return differences
 
     def _list_pairs(self, variants: Sequence[Any]) -> _Pairs:
-        return self.against(variants) if callable(self.against) else self.against
+        return self.against if isinstance(self.against, Sequence) else self.against(variants)
 
     # What readers see: the section.
 
@@ -246,21 +250,21 @@ class Comparison:
     def _compare(self, rows: Rows, means: Rows, name: str) -> Finding:
         """One variant beside each of its controls."""
         assert self.variant is not None
-        first, metric, column = rows[0], self.metrics[name], self.variant.column
-        shared = [factor.column for factor in (*self.groups, self.axis) if factor is not None]
+        factor, first, metric = self.variant, rows[0], self.metrics[name]
+        shared = [each.column for each in (*self.groups, self.axis) if each is not None]
 
         def say_mean(variant: Any) -> str:
-            where = {each: first[each] for each in shared} | {column: variant}
+            where = {each: first[each] for each in shared} | {factor.column: variant}
             mean = next(iter(tidy.select(means, **where)), None)
             value = f" {metric.say(mean).partition(' [')[0]}" if mean is not None else ""
-            return f"{self.variant.name(variant)}{value}"  # ty: ignore[unresolved-attribute]
+            return f"{factor.name(variant)}{value}"
 
         controls = ", ".join(say_mean(row["minus"]) for row in rows)
         row = min(rows, key=lambda row: is_clear(row["outcome"]))
         gap = metric.say(row, is_difference=True)
-        which = f" from “{self.variant.name(row['minus'])}”" if len(rows) > 1 else ""
+        which = f" from “{factor.name(row['minus'])}”" if len(rows) > 1 else ""
         least = "The least clear difference" if len(rows) > 1 else "The difference"
-        lead = f"{self._lead(first)}{metric.label}: {say_mean(first[column])}; {controls}"
+        lead = f"{self._lead(first)}{metric.label}: {say_mean(first[factor.column])}; {controls}"
         return self._find(f"{lead}. {least}{which} is {gap}", row)
 
     def _lead(self, row: tidy.Record) -> str:
@@ -288,9 +292,8 @@ class Comparison:
     def tabulate_differences(self, rows: Rows) -> Table:
         """Differences by group, variant and control, a column for each metric."""
         assert self.variant is not None
-        keys = self._list_keys()
-        keys |= {"minus": lambda row: self.variant.name(row["minus"])}  # ty: ignore[unresolved-attribute]
-        keys |= {self.counted: "facts"}
+        name = self.variant.name
+        keys = self._list_keys() | {"minus": lambda row: name(row["minus"]), self.counted: "facts"}
         heads = {
             name: self.metrics[name].head(is_difference=True)
             for name in self.compared or self.metrics
@@ -316,7 +319,7 @@ class Comparison:
         choose = [
             tidy.ASKED
             if factor.column == "split"
-            else tidy.Choose(factor.heading, factor.column, factor.name)
+            else tidy.Choose(factor.heading, factor.column, factor.spell)
             for factor in self.groups
             if factor.heading and factor.column != "model"
         ]

@@ -88,9 +88,10 @@ class GroupEffects:
 
     def average(self, cells: Sequence[CellKey]) -> dict[str, float]:
         """Each fact's mean over some cells; facts that lack one of them are left out."""
-        columns = [self._places[1].get(cell) for cell in cells]
-        if not columns or None in columns:
+        places = self._places[1]
+        if not cells or any(cell not in places for cell in cells):
             return {}
+        columns = [places[cell] for cell in cells]
         rows = zip(self.facts, self.effects[:, columns], strict=True)
         return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
 
@@ -130,7 +131,7 @@ class GroupEffects:
         columns = [self._places[1][cell] for cell in cells]
         values = self.effects[:, columns]
         is_whole = np.isfinite(values).all(1)
-        facts = [fact for fact, whole in zip(self.facts, is_whole, strict=True) if whole]
+        facts = [fact for fact, whole in zip(self.facts, is_whole.tolist(), strict=True) if whole]
         sides = divide(facts) if halves is None else halves
         half = np.array([sides[fact] for fact in facts])
         if len({*half}) < 2:
@@ -203,7 +204,7 @@ def list_effects(
         grouped = grouped.aggregate([(metric, "sum"), (metric, "count")])
         columns = {name: grouped[name].combine_chunks().dictionary_encode() for name in keys}
         columns |= {name: grouped[f"{metric}_{name}"] for name in ("sum", "count")}
-        sums.append(pyarrow.table(columns).filter(pyarrow.compute.greater(columns["count"], 0)))
+        sums.append(pyarrow.table(columns).filter(pyarrow.compute.field("count") > 0))
     nothing = np.zeros(0, dtype=int)
     if not sum(map(len, sums)):
         return PromptEffects([], [], nothing, nothing, nothing.astype(float))

@@ -166,9 +166,9 @@ class _Judges:
 
         if self._guided is None or self._guided[0] != member.key:
             model, some = self.inputs.load(member), slice(self.settings.trained_on)
-            texts, labels = (each[some] for each in list_labelled(self.inputs.data, "train"))
+            texts, labels = list_labelled(self.inputs.data, "train")
             shown = PROMPTS[ANY], self.settings.length
-            guide = train_guide(model, texts, labels, *shown, seed=self.settings.seed)
+            guide = train_guide(model, texts[some], labels[some], *shown, seed=self.settings.seed)
             self._guided = member.key, guide
             if self.settings.save_guide is not None:
                 guide.save(self.settings.save_guide)
@@ -179,7 +179,8 @@ class _Judges:
         from unmask.experiments.guidance.texts import lay_out_texts, read_guide
 
         model, guide = self.inputs.load(member), self.guide(member)
-        texts, labels = (each[:500] for each in list_labelled(self.inputs.data, "judge"))
+        texts, labels = list_labelled(self.inputs.data, "judge")
+        texts, labels = texts[:500], labels[:500]
         prompts = [f"{PROMPTS[ANY]} {text}" for text in texts]
         p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
         hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
@@ -277,12 +278,13 @@ def prepare(tables: Tables, settings: GuidanceSettings) -> Rows:
     from unmask.evaluation.quality import find_distinct_share
 
     rows = [row | {"way": name_way(row)} for row in tables["guidance"].to_pylist()]
+    prepared: list[dict[str, Any]] = []
     for members in tidy.group_by(rows, "model", "passes", "way").values():
         texts = [row["text"] for row in members]
-        grams = {f"distinct_{n}": 100 * find_distinct_share(texts, n) for n in GRAMS}
-        for row in members:
-            row |= grams
-    return rows
+        shares = {n: find_distinct_share(texts, n) for n in GRAMS}
+        grams = {f"distinct_{n}": share and 100 * share for n, share in shares.items()}
+        prepared += [{**row, **grams} for row in members]
+    return prepared
 
 
 def describe(result: Result) -> Sequence[ReportBlock]:

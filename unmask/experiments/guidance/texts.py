@@ -60,11 +60,12 @@ def train_guide(
     labels: Sequence[bool],
     prompt: str,
     length: int,
-    **fitting: int,
+    **fitting: Any,
 ) -> StateProbe:
     """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
     rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
-    return train_probe(model, rows.tolist(), labels, **{"draws": 2} | fitting)
+    settings: dict[str, Any] = {"draws": 2} | fitting
+    return train_probe(model, rows.tolist(), labels, **settings)
 
 
 def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:
