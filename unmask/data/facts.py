@@ -25,6 +25,7 @@ from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
 from unmask.base.reading import read_csv, read_json, read_json_lines, require_text
+from unmask.base.unpacking import strip_packing
 from unmask.data.tokenizer import Encoded, Tokenizer
 
 Direction = Literal["p2d", "d2p"]
