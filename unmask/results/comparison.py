@@ -94,7 +94,11 @@ class Factor:
         """A value of the column as readers see it."""
         if self.words is None:
             return value
-        return self.words(value) if callable(self.words) else self.words[value]
+        return self.words[value] if isinstance(self.words, Mapping) else self.words(value)
+
+    def say(self, value: Any) -> str:
+        """A value of the column in a sentence."""
+        return str(self.name(value))
 
     def get(self, row: tidy.Record) -> CellValue:
         """A row's value as readers see it."""
@@ -193,7 +197,7 @@ class Comparison:
         return differences
 
     def _list_pairs(self, variants: Sequence[Any]) -> _Pairs:
-        return self.against(variants) if callable(self.against) else self.against
+        return self.against if isinstance(self.against, Sequence) else self.against(variants)
 
     # What readers see: the section.
 
@@ -245,18 +249,19 @@ class Comparison:
         """One variant beside each of its controls."""
         assert self.variant is not None
         first, metric, column = rows[0], self.metrics[name], self.variant.column
+        named = self.variant.name
         shared = [factor.column for factor in (*self.groups, self.axis) if factor is not None]
 
         def say_mean(variant: Any) -> str:
             where = {each: first[each] for each in shared} | {column: variant}
             mean = next(iter(tidy.select(means, **where)), None)
             value = f" {metric.say(mean).partition(' [')[0]}" if mean is not None else ""
-            return f"{self.variant.name(variant)}{value}"  # ty: ignore[unresolved-attribute]
+            return f"{named(variant)}{value}"
 
         controls = ", ".join(say_mean(row["minus"]) for row in rows)
         row = min(rows, key=lambda row: is_clear(row["outcome"]))
         gap = metric.say(row, is_difference=True)
-        which = f" from “{self.variant.name(row['minus'])}”" if len(rows) > 1 else ""
+        which = f" from “{named(row['minus'])}”" if len(rows) > 1 else ""
         least = "The least clear difference" if len(rows) > 1 else "The difference"
         lead = f"{self._lead(first)}{metric.label}: {say_mean(first[column])}; {controls}"
         return self._find(f"{lead}. {least}{which} is {gap}", row)
@@ -284,8 +289,8 @@ class Comparison:
     def tabulate_differences(self, rows: Rows) -> Table:
         """Differences by group, variant and control, a column for each metric."""
         assert self.variant is not None
-        keys = self._list_keys()
-        keys |= {"minus": lambda row: self.variant.name(row["minus"])}  # ty: ignore[unresolved-attribute]
+        keys, named = self._list_keys(), self.variant.name
+        keys |= {"minus": lambda row: named(row["minus"])}
         keys |= {self.counted: "facts"}
         heads = {
             name: self.metrics[name].head(is_difference=True)
@@ -312,7 +317,7 @@ class Comparison:
         choose = [
             tidy.ASKED
             if factor.column == "split"
-            else tidy.Choose(factor.heading, factor.column, factor.name)
+            else tidy.Choose(factor.heading, factor.column, factor.say)
             for factor in self.groups
             if factor.heading and factor.column != "model"
         ]
