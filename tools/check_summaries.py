@@ -8,7 +8,7 @@ difference. What differs is printed row by row, and the exit code says whether a
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def compare_run(folder: Path) -> Iterator[str]:
                 yield f"{path.stem}: {', '.join(keys)}: {changes}"
 
 
-def _sort(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _sort(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Rows by everything that is no computed number, so that their order does not count."""
     return sorted(rows, key=lambda row: [_round(value) for value in row.values()])
 
@@ -57,21 +57,23 @@ def _is_close(one: Any, other: Any) -> bool:
     return one == other
 
 
-def main(measures: list[str]) -> int:
-    """Compare every kept run, or those of some measures; 1 where one differs."""
-    count, wrong = 0, 0
+def find_runs(measures: Sequence[str] = ()) -> Iterator[Path]:
+    """The kept runs that have a stored summary: all, or those of some measures."""
     for record in sorted(TABLES.rglob("run.json")):
         folder = record.parent
-        if not (folder / SUMMARY).is_dir():
-            continue
-        if measures and read_record(folder).verb not in measures:
-            continue
-        count += 1
+        if (folder / SUMMARY).is_dir() and (not measures or read_record(folder).verb in measures):
+            yield folder
+
+
+def main(measures: Sequence[str]) -> int:
+    """Compare every kept run, or those of some measures; 1 where one differs."""
+    runs, wrong = list(find_runs(measures)), 0
+    for folder in runs:
         differences = list(compare_run(folder))
         wrong += bool(differences)
         for line in differences:
             print(f"{folder.relative_to(TABLES)}: {line}")
-    print(f"{count - wrong} of {count} kept runs have the summaries that are stored")
+    print(f"{len(runs) - wrong} of {len(runs)} kept runs have the summaries that are stored")
     return 1 if wrong else 0
 
 
