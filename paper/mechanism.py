@@ -15,19 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from mechanism_path import find_leads, path_of_fact
-from unmask.measures.erasure_section import ERASERS, NOTHING, SOURCES, name_start, order_erasers
 
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures import interchange_section as interchange
-from unmask.measures import slots
-from unmask.measures.knockout import (
-    BY_ANSWER,
-    BY_OTHERS,
-    COMPARED,
-    HIDDEN,
-    WHOLE,
-)
+from unmask.measures import interchange, slots
+from unmask.measures.erasure import ERASERS, SOURCES
+from unmask.measures.knockout import BY_ANSWER, BY_OTHERS, COMPARED, HIDDEN, WHOLE
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
 from unmask.report.document import Document
@@ -35,7 +28,7 @@ from unmask.report.page import write_document
 from unmask.report.provenance import describe_runs
 
 DONORS = {
-    interchange.NOTHING: ("none", "no state is replaced"),
+    "none": ("none", "no state is replaced"),
     "own": ("own", "the recipient's own state from another phrasing (the floor)"),
     "untrained": ("new", "a donor that training never named, asked in the other direction"),
     "across": ("other", "a donor asked in the other direction"),
@@ -180,10 +173,15 @@ def say_donors(runs: dict[str, Result]) -> blocks.Text:
     )
     if not able:
         return blocks.Text(f"{where}, so that nothing follows from states of the other direction.")
-    verdicts = [interchange.find_verdicts(runs["interchange"], row) for row in able]
-    clear = sum(interchange.decide(each, False)[0].outcome == "above" for each in verdicts)
+    gaps = tidy.select(runs["interchange"].summary["differences"], tokens=able[0]["tokens"])
+    held = [
+        {gap["minus"]: gap["outcome"] for gap in tidy.select(gaps, model=model, split=split)}
+        for model, split in tidy.distinct(able, "model", "split")
+    ]
+    # Without strangers the floor alone decides.
+    clear = sum(each.get("own") == each.get("untrained", "above") == "above" for each in held)
     than = "than the recipient's own state from another phrasing"
-    if any(each["untrained"] for each in verdicts):
+    if any("untrained" in each for each in held):
         than += " and than donors that training never named"
     return blocks.Text(
         f"{where}. There, states of the other direction bring it in {_span(able, 'mean')}, with "
@@ -261,14 +259,17 @@ def answers_left(result: Result) -> blocks.Figure:
     """What is left of the answers at the lowest layer that is erased."""
     shares = tidy.select(result.summary["means"], metric="says")
     start = min(row["start"] for row in shares if row["start"] is not None)
-    rows = sorted((row for row in shares if row["start"] in (None, start)), key=order_erasers)
+    where = "the embeddings" if start < 0 else f"layer {start}"
+    rows = [row for row in shares if row["start"] in (None, start)]
+    sources, erasers = list(SOURCES), list(ERASERS)
+    rows.sort(key=lambda row: (sources.index(row["source"]), erasers.index(row["eraser"])))
     return tidy.draw_dots(
         rows,
         "left",
         "Answers without what tells facts apart",
-        f"Right answers with subject states erased from {name_start(start)} up, by the "
-        "direction that the eraser was fitted to. Grey: controls.",
-        label=lambda row: SOURCES.get(row["source"], ERASERS[NOTHING]),
+        f"Right answers with subject states erased from {where} up, by the direction that the "
+        "eraser was fitted to. Grey: controls.",
+        label=lambda row: SOURCES[row["source"]] if row["source"] else ERASERS["none"],
         group=lambda row: ERASERS[row["eraser"]],
         colour=lambda row: "p1" if row["eraser"] == "fact" else "control",
         choose=[tidy.ASKED],
@@ -282,21 +283,17 @@ def list_unsettled(runs: dict[str, Result]) -> Iterator[blocks.ReportBlock]:
         yield blocks.Text(text)
     counts = []
     for result in runs.values():
-        outcomes = result.outcomes
-        known = sum(outcome in ("above", "below") for outcome in outcomes)
-        if outcomes:
+        if outcomes := result.outcomes:
             counts.append(
-                {"measure": result.measure.title, "claims": len(outcomes), "settled": known}
-                | {"unsettled": outcomes.count("unsettled")}
+                {"measure": result.measure.title, "held": len(outcomes)}
+                | {"settled": sum(map(blocks.is_clear, outcomes))}
+                | {each: outcomes.count(each) for each in ("alike", "unsettled")}
                 | {"missing": sum(each in ("too few", "not measured") for each in outcomes)}
             )
-    columns: dict[str | blocks.Column, tidy.Get] = {
-        "measure": "measure",
-        "claims tested": "claims",
-        "clear": "settled",
-    }
+    columns: dict[str | blocks.Column, tidy.Get] = {"measure": "measure"}
+    columns |= {"held against something": "held", "clear": "settled", "alike": "alike"}
     columns |= {"not settled": "unsettled", "too few facts or not measured": "missing"}
-    yield tidy.tabulate("claims", "How many claims these runs settle", counts, columns)
+    yield tidy.tabulate("settled", "How much these runs settle", counts, columns)
 
 
 def find_figures(result: Result, *names: str) -> list[blocks.ReportBlock]:

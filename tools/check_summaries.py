@@ -55,21 +55,23 @@ def _is_close(one: Any, other: Any) -> bool:
     return one == other
 
 
-def main(measures: list[str]) -> int:
-    """Compare every kept run, or those of some measures; 1 where one differs."""
-    count, wrong = 0, 0
+def find_runs(measures: Sequence[str] = ()) -> Iterator[Path]:
+    """The kept runs that have a stored summary: all, or those of some measures."""
     for record in sorted(TABLES.rglob("run.json")):
         folder = record.parent
-        if not (folder / SUMMARY).is_dir():
-            continue
-        if measures and read_record(folder).verb not in measures:
-            continue
-        count += 1
+        if (folder / SUMMARY).is_dir() and (not measures or read_record(folder).verb in measures):
+            yield folder
+
+
+def main(measures: Sequence[str]) -> int:
+    """Compare every kept run, or those of some measures; 1 where one differs."""
+    runs, wrong = list(find_runs(measures)), 0
+    for folder in runs:
         differences = list(compare_run(folder))
         wrong += bool(differences)
         for line in differences:
             print(f"{folder.relative_to(TABLES)}: {line}")
-    print(f"{count - wrong} of {count} kept runs have the summaries that are stored")
+    print(f"{len(runs) - wrong} of {len(runs)} kept runs have the summaries that are stored")
     return 1 if wrong else 0
 
 

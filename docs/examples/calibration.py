@@ -1,7 +1,6 @@
 """A measure of another package, whole: is a model as sure of its answers as it is right?
 
-Each prompt is continued once. Its confidence is the mean probability that the answer's tokens had
-when they were written; it is a hit if the text contains the true answer.
+Each prompt is continued once; confidence is the mean probability of the answer's tokens as written.
 """
 
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 
 import unmask
 from unmask.base.config import option
+from unmask.evaluation.metrics import is_contained
 from unmask.measures.inputs import QUESTIONS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Stage
 from unmask.measures.settings import QuestionSettings
@@ -33,8 +33,7 @@ def ask(model: unmask.Model, questions: Questions, settings: CalibrationSettings
     prompts = [ids[:at] for _, _, ids, at, _ in facts]
     texts = unmask.sample(model, prompts, steps=settings.steps, length=facts[0][-1])
     for i, (columns, fact, ids, at, _) in enumerate(facts):
-        generation = model.tokenizer.decode(texts.tokens[i].tolist()[at:])
-        hit = fact.completion.strip().lower() in generation.lower()
+        hit = is_contained(model.tokenizer.decode(texts.tokens[i, at:].tolist()), fact.completion)
         sure = float(texts.confidence[i, at : len(ids)].mean())
         yield columns | {"confidence": sure, "hit": hit, "gap": sure - hit}
 
@@ -48,7 +47,6 @@ COMPARISON = Comparison(
     },
     chance={"gap": 0.0},
     title="Confidence minus hits; 0 is a calibrated model",
-    means="Confidence and hits",
 )
 
 

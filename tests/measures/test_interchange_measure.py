@@ -1,23 +1,21 @@
 """interchange: rows are those of the call, layers are cross-fitted, controls stand beside."""
 
-import re
 from dataclasses import replace
 
 import pytest
-from unmask.measures.interchange_section import METRICS, decide
 
 from tests.measures.asking import show
 from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.base.config import SettingsError
-from unmask.blocks.blocks import Verdict
+from unmask.blocks.blocks import Figure, Finding, Notice
 from unmask.blocks.tidy import distinct, select
 from unmask.data.city_lines import make_city_lines
 from unmask.data.corpus import Corpus, save_corpus
 from unmask.data.facts import write_facts
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.stranger_files import make_strangers
-from unmask.measures.interchange import MEASURE, pair_swaps
+from unmask.measures.interchange import COMPARISON, LOW, MEASURE, pair_swaps
 from unmask.measures.runner import read_result
 from unmask.representation.interchange import interchange
 
@@ -69,7 +67,7 @@ def test_rows_are_what_the_call_gives(done):
 
 def test_scores_stand_beside_their_controls(done):
     means = select(done.summary["means"], model="tiny-masked", split="p2d_same")
-    assert distinct(means, "metric") == list(METRICS)
+    assert distinct(means, "metric") == list(COMPARISON.metrics)
     by_swap = {row["swap"]: row for row in means if row["metric"] == "logp_donor"}
     assert set(by_swap) == {"none", "across", "within", "own", "untrained"}
     assert by_swap["none"]["first_layer"] is None and by_swap["across"]["facts"] == 3
@@ -92,13 +90,17 @@ def test_scores_stand_beside_their_controls(done):
         assert row["mean"] == pytest.approx(gap)
 
 
-def test_the_section_says_it(done):
-    text = show(read_result(done.folder))
-    said = re.findall(r"other direction \(all subject tokens; layers (\d) and (\d)\) bring", text)
-    # At least one is said, and none at the embeddings, -1.
-    assert 0 < len(said) == text.count("(all subject tokens; layers ")
-    assert "bring the donor's answer in" in text
-    assert "own state, other phrasing (floor)" in text and "untrained donor, other" in text
+def test_each_model_is_said_and_a_low_ceiling_with_it(done):
+    section = read_result(done.folder).section
+    blocks = list(section.walk())
+    findings, notices = ([b for b in blocks if isinstance(b, of)] for of in (Finding, Notice))
+    ceilings = select(done.summary["means"], swap="within", metric="says_donor")
+    models = distinct(done.rows(), "model")
+    assert [each.text.partition(",")[0] for each in findings] == [f"In {name}" for name in models]
+    low = {row["model"] for row in ceilings if row["high"] < LOW}
+    assert len(notices) == len(low) and all(any(m in n.text for m in low) for n in notices)
+    (figure,) = (each for each in blocks if isinstance(each, Figure))
+    assert all(line.x[0] == -1 for view in figure.views.values() for p in view for line in p.lines)
 
 
 def test_what_is_refused(strangers):
@@ -113,7 +115,8 @@ def test_what_is_refused(strangers):
     result = MEASURE(
         model, data=as_splits(list_facts((0, 1), phrasings=(0,))), splits=("p2d_same",), **SMALL
     )
-    assert "own" not in distinct(result.rows(), "swap") and "[not measured]" in show(result)
+    assert "own" not in distinct(result.rows(), "swap") and show(result)
+    assert {row["minus"] for row in result.summary["differences"]} == {"within"}
 
 
 def test_cities_are_asked_with_descriptions_as_donors():
@@ -167,23 +170,3 @@ def test_strangers_phrased_otherwise_are_refused(tmp_path):
     with pytest.raises(UserError, match="asks nobody in the phrasings of few facts, by their numb"):
         MEASURE(make_model(layers=2), data=as_splits(list_facts(range(3))), strangers=str(path),
                 **SMALL)  # fmt: skip
-
-
-def test_success_is_clear_only_above_what_is_copied():
-    def judge(own, untrained, within="below", is_low=False):
-        outcomes = {"own": own, "untrained": untrained, "within": within}
-        verdicts = {name: each and Verdict(name, each) for name, each in outcomes.items()}
-        verdict, so = decide(verdicts, is_low)
-        return verdict.claim, verdict.outcome, so
-
-    assert judge("above", None) == judge("above", "above") == ("own", "above", "")
-    for untrained in ("unsettled", "too few", "below"):
-        claim, outcome, so = judge("above", untrained)
-        assert (claim, outcome) == ("untrained", untrained) and "answers may be copied" in so
-        assert ("clearly below untrained" in so) == (untrained == "below")
-    # What is not above the floor is no success, copied or not.
-    for untrained in (None, "unsettled", "above"):
-        assert judge("unsettled", untrained)[:2] == ("within", "below")
-        assert judge("unsettled", untrained, is_low=True)[:2] == ("own", "unsettled")
-    assert judge("above", "unsettled", is_low=True)[0] == "untrained"
-    assert judge(None, None, within=None)[:2] == ("own", "not measured")

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from copy import copy
 
 import numpy as np
 import pyarrow.parquet
@@ -11,7 +10,6 @@ import pytest
 from tests.representation.facts import make_fact, make_model
 from tests.scripts import ROOT, load_script
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Verdict
 from unmask.data.corpus import Corpus
 from unmask.data.facts import write_facts
 from unmask.measures.interchange import MEASURE as INTERCHANGE
@@ -218,9 +216,9 @@ def test_missing_and_doubled_runs_are_sentences(runs, results):
         mechanism.read_runs([runs["trace"], runs["trace"]])
     every = mechanism.read_runs([results["trace"].folder, *list(runs.values())[1:]])
     rows = [r for r in every["trace"].summary["averages"] if r["role"] not in path.ROLES]
-    every["trace"].__dict__["summary"] = {**every["trace"].summary, "averages": rows}
+    trace = every["trace"].with_summary({**every["trace"].summary, "averages": rows})
     with pytest.raises(UserError, match="restored no roles: expected a run of `unmask trace"):
-        path.path_of_fact(every["trace"])
+        path.path_of_fact(trace)
 
 
 @pytest.fixture(scope="module")
@@ -264,11 +262,12 @@ def test_success_across_directions_counts_only_above_copying(kept):
     """The same run, as if it were above the floor: then the control decides, where there is one."""
 
     def count(outcome):
-        run = copy(kept["interchange"])
-        groups = [claim.removesuffix("own") for claim in run.verdicts if claim.endswith(", own")]
-        given = {"own": "above"} | ({"untrained": outcome} if outcome else {})
-        verdicts = [Verdict(each + minus, given[minus]) for each in groups for minus in given]
-        run.__dict__["verdicts"] = run.verdicts | {each.claim: each for each in verdicts}
+        run = kept["interchange"]
+        rows = [row for row in run.summary["differences"] if row["minus"] == "own"]
+        gaps = [row | {"outcome": "above"} for row in rows]
+        if outcome:
+            gaps += [row | {"minus": "untrained", "outcome": outcome} for row in rows]
+        run = run.with_summary({**run.summary, "differences": gaps})
         text = mechanism.say_donors(kept | {"interchange": run}).text
         assert ("donors that training never named" in text) == bool(outcome)
         return int(re.search(r"clearly more often .* in (\d+) of them", text)[1])

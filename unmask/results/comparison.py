@@ -96,8 +96,8 @@ class Factor:
             return value
         return self.words[value] if isinstance(self.words, Mapping) else self.words(value)
 
-    def spell(self, value: Any) -> str:
-        """A value of the column in a text."""
+    def say(self, value: Any) -> str:
+        """A value of the column in a sentence."""
         return str(self.name(value))
 
     def get(self, row: tidy.Record) -> CellValue:
@@ -319,7 +319,7 @@ class Comparison:
         choose = [
             tidy.ASKED
             if factor.column == "split"
-            else tidy.Choose(factor.heading, factor.column, factor.spell)
+            else tidy.Choose(factor.heading, factor.column, factor.say)
             for factor in self.groups
             if factor.heading and factor.column != "model"
         ]

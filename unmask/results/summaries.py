@@ -104,8 +104,7 @@ def subtract_paired(
         keep_shared([row for row in rows if tuple(row[name] for name in by) in shared])
         for rows in sides
     ]
-    if all(paired):
-        facts = set.intersection(*({row["fact"] for row in rows} for rows in paired))
+    if facts := set.intersection(*({row["fact"] for row in rows} for rows in paired)):
         paired = [[row for row in rows if row["fact"] in facts] for rows in paired]
         clusters = (cluster_rows(rows, column) for rows in paired)
         return add_outcome(subtract_clusters(*clusters, is_share=is_share))
