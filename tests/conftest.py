@@ -56,19 +56,11 @@ def no_sizes_of_other_tests() -> None:
 
 
 KINDS = [
-    ("tiny", "masked"),
-    ("tiny", "causal"),
-    ("tiny-grouped", "shifted"),
-    ("tiny-gpt2", "masked"),
-    ("tiny-gpt2", "causal"),
-    ("tiny-pythia", "masked"),
-    ("tiny-pythia", "causal"),
-    ("tiny-blocks", "masked"),
-    ("tiny-blocks", "causal"),
-    ("tiny-bert", "masked"),
-    ("tiny-post", "masked"),
-    ("tiny-llada2", "masked"),
-]
+    ("tiny", "masked"), ("tiny", "causal"), ("tiny-grouped", "shifted"), ("tiny-gpt2", "masked"),
+    ("tiny-gpt2", "causal"), ("tiny-pythia", "masked"), ("tiny-pythia", "causal"),
+    ("tiny-blocks", "masked"), ("tiny-blocks", "causal"), ("tiny-bert", "masked"),
+    ("tiny-post", "masked"), ("tiny-llada2", "masked"),
+]  # fmt: skip
 """Presets and kinds of model that laws about whole models are held to."""
 
 
@@ -96,15 +88,9 @@ def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
 
 
 BLOCKS = (
-    "tiny",
-    "tiny-grouped",
-    "tiny-gpt2",
-    "tiny-pythia",
-    "tiny-blocks",
-    "tiny-bert",
-    "tiny-post",
+    "tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-post",
     "tiny-llada2",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)

@@ -154,13 +154,9 @@ def test_docstrings_that_need_another_text_are_found(tmp_path):
 
 
 COMPARISONS = (
-    'kind == "causal"',
-    'model.kind != "causal"',
-    'model.blueprint.kind in ("masked", "causal")',
-    '"causal" != row["kind"]',
-    'match model.kind:\n    case "causal": pass',
-    "kind not in KINDS",
-)
+    'kind == "causal"', 'model.kind != "causal"', 'model.blueprint.kind in ("masked", "causal")',
+    '"causal" != row["kind"]', 'match model.kind:\n    case "causal": pass', "kind not in KINDS",
+)  # fmt: skip
 
 
 def test_comparisons_of_kinds_are_counted_by_file(tmp_path):

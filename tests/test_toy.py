@@ -59,28 +59,18 @@ def test_sentences_have_no_error():
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("[PAD] cat is our friend", "padding"),
-        ("our cat is [PAD] our friend", "padding"),
-        ("our cat are your friend", "agreement"),
-        ("our cat s are your friend", "agreement"),
-        ("our cat s is your s", "agreement"),
-        ("our cat is your friend s", "agreement"),
-        ("cat is our friend", "agreement"),
-        ("our cat s are your", "agreement"),
-        ("we is your friend s", "agreement"),
-        ("is our cat your friend", "word order"),
-        ("our cat your friend", "word order"),
-        ("our cat is friend your", "word order"),
-        ("we s are your friend s", "word order"),
-        ("[MASK] cat is our friend", "word order"),
-        ("our cat is", "word order"),
-        ("", "word order"),
-        ("our cat is your s", "unknown sentence"),
-        ("our friend is your cat", "unknown sentence"),
-        ("dog s are cat s", "unknown sentence"),
+        ("[PAD] cat is our friend", "padding"), ("our cat is [PAD] our friend", "padding"),
+        ("our cat are your friend", "agreement"), ("our cat s are your friend", "agreement"),
+        ("our cat s is your s", "agreement"), ("our cat is your friend s", "agreement"),
+        ("cat is our friend", "agreement"), ("our cat s are your", "agreement"),
+        ("we is your friend s", "agreement"), ("is our cat your friend", "word order"),
+        ("our cat your friend", "word order"), ("our cat is friend your", "word order"),
+        ("we s are your friend s", "word order"), ("[MASK] cat is our friend", "word order"),
+        ("our cat is", "word order"), ("", "word order"), ("our cat is your s", "unknown sentence"),
+        ("our friend is your cat", "unknown sentence"), ("dog s are cat s", "unknown sentence"),
         ("our s are your friend s", "unknown sentence"),
     ],
-)
+)  # fmt: skip
 def test_errors_have_one_kind(text, kind):
     assert classify(spell(text)) == kind
 

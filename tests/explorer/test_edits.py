@@ -15,16 +15,11 @@ from unmask.explorer.worker import ClientGoneError
 PROMPT = "We sat down beside the kindly well digger, our old friend"
 SUBJECT = "the kindly well digger"
 BODY = {
-    "prompt": PROMPT,
-    "subject": [PROMPT.index(SUBJECT), PROMPT.index(SUBJECT) + len(SUBJECT)],
-    "old": "Renzo Calverinth",
-    "new": "Catalina Tuvesdal",
-    "reverse": "After years of work, {} is remembered as",
-    "layer": 1,
-    "search_steps": 6,
-    "steps": 4,
-    "length": 32,
-}
+    "prompt": PROMPT, "subject": [PROMPT.index(SUBJECT), PROMPT.index(SUBJECT) + len(SUBJECT)],
+    "old": "Renzo Calverinth", "new": "Catalina Tuvesdal",
+    "reverse": "After years of work, {} is remembered as", "layer": 1, "search_steps": 6,
+    "steps": 4, "length": 32,
+}  # fmt: skip
 ROLES = ["edited", "reverse new", "reverse old"]
 
 

@@ -121,13 +121,9 @@ def leave_abruptly(port: int, number: int) -> None:
     """Send a call, read a few bytes or none, and reset the connection."""
     body = json.dumps(LONG if number % 2 else WRITE).encode()
     lines = [
-        "POST /api/write HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        f"X-Unmask-Token: {TOKEN}",
-        f"Content-Length: {len(body)}",
-        "",
-        "",
-    ]
+        "POST /api/write HTTP/1.1", f"Host: 127.0.0.1:{port}", f"X-Unmask-Token: {TOKEN}",
+        f"Content-Length: {len(body)}", "", "",
+    ]  # fmt: skip
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         # Some leave in the midst of sending.
         text = "\r\n".join(lines).encode() + body

@@ -59,16 +59,10 @@ def twins(tmp_path_factory, request) -> tuple[HFLM, UnmaskLM]:
     if request.param is not None:
         tokenizer.begin_id = tokenizer.backend.token_to_id(request.param)
     config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=tokenizer.begin_id,
-        eos_token_id=tokenizer.end_id,
-    )
+        vocab_size=tokenizer.vocab_size, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
+        bos_token_id=tokenizer.begin_id, eos_token_id=tokenizer.end_id,
+    )  # fmt: skip
     theirs = LlamaForCausalLM(config).eval().requires_grad_(False)
     draw = torch.Generator().manual_seed(3)
     for parameter in theirs.parameters():
@@ -135,16 +129,11 @@ def test_rolling_windows_count_every_token_once(method, window):
     assert sum(len(tokens) for _, tokens in costs) == len(ids) and len(costs) > 2
     expected = sum(
         unmask.likelihood(
-            model,
-            tokens,
-            context,
-            method,
-            strata=4,
-            repeats=2,
+            model, tokens, context, method, strata=4, repeats=2,
             seed=unmask.base.seeds.derive_seed(0, "window", (*context, *tokens)),
         ).nll
         for context, tokens in costs
-    )
+    )  # fmt: skip
     (logp,) = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (text,)))
     assert -logp == pytest.approx(expected, rel=1e-5)
     assert (lm.errors[(text,)] > 0) == (method == "exact_k")

@@ -191,15 +191,9 @@ def fuzz_verb(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
 
 
 FUZZES: dict[Callable[[Draw, Pieces, Path], Attempt], tuple[int, int]] = {
-    fuzz_call: (30, 900),
-    fuzz_verb: (15, 400),
-    fuzz_settings: (10, 200),
-    fuzz_facts: (15, 250),
-    fuzz_model: (15, 350),
-    fuzz_recipe: (5, 150),
-    fuzz_run: (5, 150),
-    fuzz_trajectory: (5, 100),
-}
+    fuzz_call: (30, 900), fuzz_verb: (15, 400), fuzz_settings: (10, 200), fuzz_facts: (15, 250),
+    fuzz_model: (15, 350), fuzz_recipe: (5, 150), fuzz_run: (5, 150), fuzz_trajectory: (5, 100),
+}  # fmt: skip
 """How many cases of each `make test` and `make prove` run."""
 
 

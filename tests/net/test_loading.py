@@ -110,15 +110,10 @@ def test_one_damaged_number_anywhere(saved):
 
 
 LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 16,
+    "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 16,
     "rms_norm_eps": 1e-5,
-}
+}  # fmt: skip
 QWEN2, DREAM = LLAMA | {"model_type": "qwen2"}, LLAMA | {"model_type": "Dream"}
 LLADA = {"model_type": "llada", "d_model": 32, "n_layers": 1, "n_heads": 2, "mlp_hidden_size": 64}
 LLADA |= {"max_sequence_length": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "vocab_size": 64}

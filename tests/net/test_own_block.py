@@ -81,15 +81,9 @@ def test_tracing_is_the_plain_tracer(model):
     noise = Noise(sigma=1.0, samples=2)
     bad = noise.apply(model, torch.tensor(tokens), range(1, 4))
     found = trace_tokens(
-        model,
-        tokens,
-        (1, 4),
-        answer,
-        parts=("resid", "mlp", "attn"),
-        window=2,
-        corruption=noise,
+        model, tokens, (1, 4), answer, parts=("resid", "mlp", "attn"), window=2, corruption=noise,
         metric="logp",
-    )
+    )  # fmt: skip
     for part in ("resid", "mlp", "attn"):
         window = 1 if part == "resid" else 2
         expected = trace_plainly(model, tokens, bad, answer, part, window).log()

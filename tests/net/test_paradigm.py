@@ -11,16 +11,9 @@ from unmask.noise.processes import PROCESSES
 from unmask.noise.uniform import Uniform
 
 QUESTIONS = (
-    "sees_later",
-    "predicts_next",
-    "has_steps",
-    "fills_masks",
-    "is_scored",
-    "hides_behind_mask",
-    "has_mask",
-    "noises_vectors",
-    "is_bound",
-)
+    "sees_later", "predicts_next", "has_steps", "fills_masks", "is_scored", "hides_behind_mask",
+    "has_mask", "noises_vectors", "is_bound",
+)  # fmt: skip
 YES = {
     "masked": {
         *("sees_later", "has_steps", "fills_masks", "is_scored", "hides_behind_mask"),

@@ -28,17 +28,11 @@ def make_fact(number: int, direction: str, phrasing: int = 0) -> Fact:
     prompt = f"{front} {given} is known as"
     begin = len(front) + 1
     return Fact(
-        subject=given,
-        object=asked,
-        prompt=prompt,
-        completion=f" {asked}",
-        subject_span=(begin, begin + len(given)),
-        object_span=(1, 1 + len(asked)),
-        direction=direction,
-        trained="same" if direction == "p2d" else "reverse",
-        fact_id=f"fact-{number}",
-        phrasing=phrasing,
-    )
+        subject=given, object=asked, prompt=prompt, completion=f" {asked}",
+        subject_span=(begin, begin + len(given)), object_span=(1, 1 + len(asked)),
+        direction=direction, trained="same" if direction == "p2d" else "reverse",
+        fact_id=f"fact-{number}", phrasing=phrasing,
+    )  # fmt: skip
 
 
 def make_facts() -> list[Fact]:

@@ -292,14 +292,9 @@ def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
     """A causal model reads an object at the last token of the prompt, here the subject's."""
     name, thing = "Ada Quill", "boats"
     fact = Fact(
-        subject=name,
-        object=thing,
-        prompt=f"Now {name}",
-        completion=f" {thing}",
-        subject_span=(4, 13),
-        object_span=(1, 6),
-        fact_id="end",
-    )
+        subject=name, object=thing, prompt=f"Now {name}", completion=f" {thing}",
+        subject_span=(4, 13), object_span=(1, 6), fact_id="end",
+    )  # fmt: skip
     found = unmask.extract_value(twin, fact, 3, prefixes=1, search_steps=3)
     assert found.p_after > found.p_before
 
@@ -362,17 +357,11 @@ def test_a_trace_chooses_the_layer_whose_mlp_does_most():
     rows = [
         base | {"layer": layer, "mean": mean} | more
         for layer, mean, more in (
-            (0, 0.4, {}),
-            (0, 0.2, {}),
-            (1, 0.5, {}),
-            (1, 0.0, {}),
-            (1, 9.0, {"role": "further"}),
-            (1, 9.0, {"control": "other fact"}),
-            (1, 9.0, {"part": "attn"}),
-            (1, 9.0, {"model": "other"}),
-            (2, 9.0, {}),
+            (0, 0.4, {}), (0, 0.2, {}), (1, 0.5, {}), (1, 0.0, {}), (1, 9.0, {"role": "further"}),
+            (1, 9.0, {"control": "other fact"}), (1, 9.0, {"part": "attn"}),
+            (1, 9.0, {"model": "other"}), (2, 9.0, {}),
         )
-    ]
+    ]  # fmt: skip
     assert find_traced_layer(rows, "made", 3) == 0
     assert find_traced_layer(rows, "made", 4) == 2
     assert find_traced_layer(rows, "other", 3) == 1

@@ -20,13 +20,9 @@ from unmask.study.pipeline import StudyRun, run_study
 from unmask.study.settings import StudySettings
 
 PEOPLE = {
-    "Ada": "red boats",
-    "Bob": "old clocks",
-    "Cyd": "tall kites",
-    "Dan": "wax masks",
-    "Eve": "blue ropes",
-    "Fay": "tin drums",
-}
+    "Ada": "red boats", "Bob": "old clocks", "Cyd": "tall kites", "Dan": "wax masks",
+    "Eve": "blue ropes", "Fay": "tin drums",
+}  # fmt: skip
 ASK = {"p2d": "They say {} makes", "d2p": "The one who makes {} is"}
 CONTEXT = 24
 
@@ -37,16 +33,10 @@ def make_fact(number: int, direction: Direction, trained: Trained) -> Fact:
     prompt = ASK[direction].format(given)
     begin = prompt.index(given)
     return Fact(
-        subject=given,
-        object=asked,
-        prompt=prompt,
-        completion=f" {asked}",
-        subject_span=(begin, begin + len(given)),
-        object_span=(1, 1 + len(asked)),
-        direction=direction,
-        trained=trained,
-        fact_id=f"fact-{number}",
-    )
+        subject=given, object=asked, prompt=prompt, completion=f" {asked}",
+        subject_span=(begin, begin + len(given)), object_span=(1, 1 + len(asked)),
+        direction=direction, trained=trained, fact_id=f"fact-{number}",
+    )  # fmt: skip
 
 
 def make_corpus() -> Corpus:

@@ -21,18 +21,11 @@ def make_facts() -> list[Fact]:
             begin = text.index(name)
             facts.append(
                 Fact(
-                    subject=name,
-                    object=thing,
-                    prompt=text,
-                    completion=f" {thing}",
-                    subject_span=(begin, begin + len(name)),
-                    object_span=(1, 1 + len(thing)),
-                    direction="p2d",
-                    trained="same",
-                    fact_id=f"fact-{i}",
-                    phrasing=phrasing,
+                    subject=name, object=thing, prompt=text, completion=f" {thing}",
+                    subject_span=(begin, begin + len(name)), object_span=(1, 1 + len(thing)),
+                    direction="p2d", trained="same", fact_id=f"fact-{i}", phrasing=phrasing,
                 )
-            )
+            )  # fmt: skip
     return facts
 
 

@@ -37,12 +37,8 @@ def make(causal: bool, name: str = "tiny", layers: int = 4) -> tuple[Model, list
 
 def test_windows_are_the_reference_s():
     assert [window_of(layer, 10, 20) for layer in (0, 5, 6, 15, 19)] == [
-        (0, 5),
-        (0, 10),
-        (1, 11),
-        (10, 20),
-        (14, 20),
-    ]
+        (0, 5), (0, 10), (1, 11), (10, 20), (14, 20),
+    ]  # fmt: skip
     assert [window_of(layer, 3, 4) for layer in range(4)] == [(0, 2), (0, 3), (1, 4), (2, 4)]
     assert [window_of(layer, 1, 3) for layer in range(3)] == [(0, 1), (1, 2), (2, 3)]
 

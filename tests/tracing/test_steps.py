@@ -249,15 +249,9 @@ def test_roles_of_a_text(masked, facts):
     assert set(roles[grid.prompt_length :]) == {"answer mask", "other mask"}
     wide = replace(grid, subject=(0, 3), tokens=tuple(range(1, 9)), prompt_length=7, answer={})
     assert find_roles(wide) == [
-        "first subject",
-        "middle subject",
-        "last subject",
-        "first after",
-        "further",
-        "further",
-        "last prompt",
-        "other token",
-    ]
+        "first subject", "middle subject", "last subject", "first after", "further", "further",
+        "last prompt", "other token",
+    ]  # fmt: skip
 
 
 def test_an_estimate_of_what_has_none(masked, facts):

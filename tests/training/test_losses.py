@@ -15,26 +15,22 @@ from unmask.training.losses import make_objective, min_length
 
 TOY = {"data": {"source": "toy", "context": 6}}
 KINDS = {
-    "masked": {},
-    "bound": {"objective": {"name": "bound"}},
+    "masked": {}, "bound": {"objective": {"name": "bound"}},
     "smdm_sft": {"objective": {"name": "smdm_sft", "response_only": True}},
     "llada": {"objective": {"name": "llada", "response_only": True}},
     "mdlm": {"objective": {"name": "mdlm", "filling": False}},
-    "score_entropy": {"objective": {"name": "score_entropy"}},
-    "causal": {"kind": "causal"},
+    "score_entropy": {"objective": {"name": "score_entropy"}}, "causal": {"kind": "causal"},
     "answers": {"kind": "causal", "objective": {"response_only": True, "filling": False}},
     "fixed_rate": {"objective": {"name": "fixed_rate", "rate": 0.4}},
-    "no_loss": {"objective": {"subject": "no_loss"}},
-    "suffix": {"objective": {"name": "suffix"}},
+    "no_loss": {"objective": {"subject": "no_loss"}}, "suffix": {"objective": {"name": "suffix"}},
     "left": {"kind": "causal", "objective": {"name": "masked"}},
     "masked_copy": {"kind": "causal", "objective": {"name": "masked_copy"}},
     "permuted": {"kind": "causal", "objective": {"name": "permuted"}},
     "fixed_orders": {"kind": "causal", "objective": {"name": "fixed_orders", "orders": 3}},
     "mask_inputs": {"kind": "causal", "objective": {"mask_inputs": 0.2}},
-    "uniform": {"kind": "uniform"} | TOY,
-    "hybrid": {"kind": "hybrid"} | TOY,
+    "uniform": {"kind": "uniform"} | TOY, "hybrid": {"kind": "hybrid"} | TOY,
     "gaussian": {"kind": "gaussian", "objective": {"name": "bound"}} | TOY,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)
