@@ -5,6 +5,9 @@ from torch import Tensor
 
 from unmask.sampling.state import Predictions, StepState, StepTimes
 
+V = 40
+"""Rows of the shared model's embedding; the last is its mask's."""
+
 
 def make_state(
     open_: Tensor,

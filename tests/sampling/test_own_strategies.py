@@ -6,21 +6,12 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.sampling.states import V
 from unmask import UserError
 from unmask.base.streams import RowStreams
-from unmask.net.model import Blueprint, Model
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import Plan
 from unmask.sampling.remasking import Lowest
-
-V = 40
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def right_to_left(state, streams):

@@ -7,17 +7,8 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.sampling.states import V
 from unmask import Sampling, UserError
-from unmask.net.model import Blueprint, Model
-
-V = 40
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def test_an_object_and_keywords_are_the_same(model):
