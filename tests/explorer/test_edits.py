@@ -4,12 +4,11 @@ import pytest
 
 import unmask
 from tests.editing.edits import copy_weights, have_changed
-from tests.explorer.serving import load_pair, open_client
+from tests.explorer.serving import open_client
 from tests.explorer.test_views import KEYS, call, run_code, stream
 from unmask.base.errors import UserError
 from unmask.explorer.edits import edit_fact, make_back
 from unmask.explorer.requests import EditFactRequest
-from unmask.explorer.session import Explorer
 from unmask.explorer.worker import ClientGoneError
 
 PROMPT = "We sat down beside the kindly well digger, our old friend"
@@ -21,11 +20,6 @@ BODY = {
     "steps": 4, "length": 32,
 }  # fmt: skip
 ROLES = ["edited", "reverse new", "reverse old"]
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return load_pair()
 
 
 @pytest.fixture

@@ -7,21 +7,9 @@ import pytest
 import torch
 
 import unmask
-from tests.explorer.serving import load_pair, open_client, read_events
-from unmask.explorer.session import Explorer
+from tests.explorer.serving import read_events
 
 KEYS = ("model", "twin")
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def client(explorer):
-    with open_client(explorer) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
