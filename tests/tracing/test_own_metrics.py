@@ -187,13 +187,7 @@ def test_the_window_follows_the_depth(model, tokens, masked, facts):
         ({"corruption": Mask}, "corruption was given as the class Mask: expected an object"),
         ({"corruption": 3}, "'corruption' is 3, expected a text or Corruption or"),
         ({"corruption": lambda *given: 3}, "the corruption returned int: expected"),
-        (
-            {"corruption": lambda model, tokens, places: Corrupted(tokens[None, :3])},
-            "the corrupted rows have the shape (1, 3), the clean text has 9 tokens",
-        ),
-        ({"metric": "q"}, "metric 'q' is unknown"),
         ({"metric": 3}, "'metric' is 3, expected a text or Callable"),
-        ({"window": 0}, "'window' is 0, expected at least 1"),
         ({"window": 2.5}, "'window' is 2.5, expected an integer"),
     ],
 )
