@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -20,8 +19,6 @@ from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-
-SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
 
 # Two workers share two cores.
 torch.set_num_threads(1)
@@ -70,14 +67,6 @@ def unchecked_shapes() -> Generator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.fixture
-def shared() -> Path:
-    """The folder of outside data; tests that need it skip where it is absent."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs the outside data folder {SHARED} (set UNMASK_SHARED)")
-    return SHARED
 
 
 @pytest.fixture

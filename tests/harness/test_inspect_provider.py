@@ -109,6 +109,7 @@ def test_threads_wait_for_their_turn(answerer, most_at_once):
     assert most_at_once() == 1
 
 
+@pytest.mark.prove  # and only where inspect_ai is installed
 @pytest.mark.filterwarnings("ignore")  # inspect_ai's own: streams that it leaves open
 def test_a_task_under_inspect(answerer, most_at_once, tmp_path):
     """Found by its name, asked by many samples at once, its answers and settings in the log."""
