@@ -136,11 +136,6 @@ def test_changes_beside_settings_are_heard(tmp_path):
         run_toy(known, tmp_path, sampels=10)
 
 
-def test_no_samples_is_a_sentence():
-    with pytest.raises(UserError, match="'samples' is 0, expected at least 1"):
-        ToySettings(samples=0)
-
-
 @pytest.mark.prove
 def test_interrupt(tmp_path):
     process = subprocess.Popen([*COMMAND, "--out", tmp_path], stderr=subprocess.PIPE, text=True)

@@ -145,5 +145,3 @@ def test_mistakes_are_sentences(answerer):
         answerer.answer(PROMPT, max_tokens=10_000)
     with pytest.raises(UserError, match="without a message"):
         answerer.answer([])
-    with pytest.raises(UserError, match="unknown key 'stepz'"):
-        Answerer("reversal-mdm", stepz=4)

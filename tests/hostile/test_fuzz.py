@@ -91,9 +91,7 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
             return [name, str(pieces.pairs), "--out", str(out), *words]
         if name == "correctors":
             return [name, "--out", str(out), *words]
-        own = {
-            "knowns": pieces.folder / "knowns.json",
-        }
+        own = {"knowns": pieces.folder / "knowns.json"}
         own |= dict.fromkeys(RUNNING_TEXT, pieces.folder / "perplexity.txt")
         given = ["--data", str(own.get(name, data)), "--device", "cpu"]
         return [name, model, *given, "--out", str(out), *words]

@@ -42,16 +42,6 @@ def test_parts_add_up_to_the_step(name):
     assert whole[0] != whole[1]
 
 
-def test_gradients_of_parts_add_up():
-    gradients = []
-    for micro in (8, 1):
-        trainer = make_trainer(batch={"micro": micro}, objective={"name": "mdlm"})
-        for inputs, share in trainer.feed(0):
-            (share * trainer.learner(inputs)).backward()
-        gradients.append(torch.cat([w.grad.flatten() for w in trainer.net.parameters()]))
-    assert torch.allclose(*gradients, atol=1e-6)
-
-
 def test_masked_objective_is_the_masked_loss():
     trainer = make_trainer()
     (inputs, share) = trainer.feed(5)[0]
