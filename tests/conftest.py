@@ -118,3 +118,12 @@ def make_model(name: str = "tiny", causal: bool = False, seed: int = 0) -> Model
     config = preset(name, causal=causal, vocab_size=rows)
     kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
     return Model("made", lively(config, seed), Blueprint(config, *kind), tokenizer)
+
+
+def make_noised(kind: str) -> Model:
+    """A random model of another kind of noise than masks."""
+    tokenizer = Tokenizer.train(TEXTS, 280)
+    rows = tokenizer.vocab_size
+    more = {"latent_width": 8} if kind == "gaussian" else {}
+    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
+    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)

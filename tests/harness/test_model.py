@@ -12,15 +12,14 @@ from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import unmask
-from tests.conftest import TEXTS, lively, make_model
+from tests.conftest import TEXTS, make_model, make_noised
 from tests.harness.tasks import TEMPLATE
 from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import END, Tokenizer
 from unmask.evaluation.perplexity import score_documents
 from unmask.harness.model import UnmaskLM
 from unmask.harness.settings import HarnessSettings
-from unmask.net.model import Blueprint, Model
-from unmask.net.presets import preset
+from unmask.net.model import Model
 
 PAIRS = [
     ("The caves of", " Orsel are deep."),
@@ -36,15 +35,6 @@ BEGIN = "[BEGIN]"
 
 def ask(kind: str, *arguments: tuple) -> list[Instance]:
     return [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
-
-
-def make_noised(kind: str) -> Model:
-    """A random model of another kind of noise than masks."""
-    tokenizer = Tokenizer.train(TEXTS, 280)
-    rows = tokenizer.vocab_size
-    more = {"latent_width": 8} if kind == "gaussian" else {}
-    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
-    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)
 
 
 @pytest.fixture(scope="module", params=[BEGIN, END, None])

@@ -131,17 +131,6 @@ def test_a_remasking(model):
     assert torch.equal(nothing.states, unmask.sample(model, [[1, 2]], **how).states)
 
 
-def test_a_remasking_leaves_given_tokens_alone(model):
-    greedy = unmask.sample(
-        model,
-        [[1, 2]],
-        length=12,
-        plan="linear",
-        remask=lambda state, streams: torch.ones_like(state.written),
-    )
-    assert greedy.tokens[0, :2].tolist() == [1, 2] and (greedy.tokens != V - 1).all()
-
-
 def test_a_guidance_schedule(model):
     how = {"length": 12, "steps": 5}
     own = unmask.sample(model, [[1, 2]], guidance=lambda done: 2 * done, **how)
@@ -209,17 +198,6 @@ def test_purposes_are_named(model):
             "the plan returned int: expected a tensor of shape (1,)",
         ),
         ({"remask": lambda *given: None}, "the remasking returned NoneType: expected a tensor"),
-    ],
-)
-def test_what_a_function_returns_is_checked(model, settings, said):
-    with pytest.raises(UserError) as caught:
-        unmask.sample(model, [[1, 2]], **settings)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
         ({"order": 3}, "the order was given as int 3: expected a function of a StepState"),
         ({"order": [0.5, 1]}, "the order was given as list [0.5, 1]"),
         ({"plan": 3}, "the plan was given as int 3: expected a Plan, a function of a StepState"),
@@ -227,7 +205,7 @@ def test_what_a_function_returns_is_checked(model, settings, said):
         ({"guidance": None}, "guidance was given as NoneType None: expected a number"),
     ],
 )
-def test_what_is_neither_a_name_nor_a_function(model, settings, said):
+def test_what_is_given_and_returned_is_checked(model, settings, said):
     with pytest.raises(UserError) as caught:
         unmask.sample(model, [[1, 2]], **settings)
     assert said in str(caught.value)

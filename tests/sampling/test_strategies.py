@@ -129,16 +129,6 @@ def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask,
         assert (together.committed_at[i, length:] == 0).all()
 
 
-def test_rows_stay_their_own_where_neighbours_take_more_steps(model):
-    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [16, 14, 17]
-    how = {"plan": "threshold=0.05", "order": "random", "block": 5, "temperature": 0.8, "seed": 2}
-    together = unmask.sample(model, rows, length=lengths, **how)
-    for i, length in enumerate(lengths):
-        alone = unmask.sample(model, [rows[i]], length=length, **how)
-        assert alone.calls < together.calls
-        assert torch.equal(together.tokens[i, :length], alone.tokens[0])
-
-
 def test_a_permutation_is_followed(model):
     places = [7, 2, 0, 5, 1, 6, 3, 4]
     found = unmask.sample(model, [[]], length=8, plan="one", order=places)

@@ -250,17 +250,6 @@ def test_metrics_of_one_trace():
         score_cells("normalised", same, same, same)
 
 
-def test_a_foil_may_be_shorter():
-    model, tokens, answer = make(False)
-    short = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("mlp",), window=2, corruption=NOISE, foil={7: 11}
-    )
-    alone = trace_tokens(
-        model, tokens, SUBJECT, {7: 11}, parts=("mlp",), window=2, corruption=NOISE
-    )
-    torch.testing.assert_close(short.values("mlp", which=1), alone.values("mlp"), atol=1e-6, rtol=0)
-
-
 ONE = Noise(sigma=0.5, samples=1)
 CHOICES = [{"mode": "ablate"}, {"mode": "mean", "corruption": ONE},
            {"mode": "zero", "corruption": ONE}, {"donor": "random"},

@@ -115,12 +115,7 @@ def test_a_step_asks_for_what_is_still_open(masked, facts):
         masked, clean, steps=STEPS, at=("first", "all"), corruption=NOISE, parts=("resid",)
     )
     assert [grid.step for grid in grids] == [1, 3, 4, 5]
-    assert [sorted(grid.answer) for grid in grids] == [
-        [first, second],
-        [first, second],
-        [second],
-        [second],
-    ]
+    assert [sorted(grid.answer) for grid in grids] == [[first, second]] * 2 + [[second]] * 2
     assert [grid.committed for grid in grids] == [(), (), (first,), (first,)]
     assert all(grid.run == "teacher_forced" for grid in grids)
     alone = unmask.trace_tokens(
