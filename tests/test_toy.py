@@ -1,10 +1,6 @@
 """The toy language, what is said about other rows of units, and the experiment on it."""
 
 import math
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -30,7 +26,6 @@ from unmask.toy.run import SHOWN, measure, run_toy
 from unmask.toy.settings import ToySettings
 from unmask.toy.variants import VARIANTS
 
-COMMAND = (sys.executable, "-m", "unmask", "toy")
 SHORT = ToySettings(steps=3, samples=50)
 FARTHER = ("gaussian", "warped", "scores", "curriculum")
 """Variants that stay farther from the language."""
@@ -134,16 +129,6 @@ def test_changes_beside_settings_are_heard(tmp_path):
         run_toy(known, tmp_path, samples=0)
     with pytest.raises(UserError, match="unknown key 'sampels' .did you mean 'samples'"):
         run_toy(known, tmp_path, sampels=10)
-
-
-@pytest.mark.prove
-def test_interrupt(tmp_path):
-    process = subprocess.Popen([*COMMAND, "--out", tmp_path], stderr=subprocess.PIPE, text=True)
-    time.sleep(10)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 130 and said.strip() == "interrupted"
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.prove

@@ -122,15 +122,10 @@ def test_a_task_under_inspect(answerer, most_at_once, tmp_path):
     samples = [
         Sample(input=text, target=answer.text) for text, answer in zip(texts, expected, strict=True)
     ]
-    (log,) = inspect_ai.eval(
-        inspect_ai.Task(dataset=samples, scorer=includes()),
-        model="unmask/reversal-mdm",
-        model_args={"device": "cpu", "steps": 4},
-        max_tokens=6,
-        seed=3,
-        log_dir=str(tmp_path),
-        display="none",
-    )
+    task = inspect_ai.Task(dataset=samples, scorer=includes())
+    named = {"model": "unmask/reversal-mdm", "model_args": {"device": "cpu", "steps": 4}}
+    how = {"max_tokens": 6, "seed": 3, "log_dir": str(tmp_path), "display": "none"}
+    (log,) = inspect_ai.eval(task, **named, **how)
     assert log.status == "success" and most_at_once() == 1
     for one, answer in zip(log.samples, expected, strict=True):
         assert one.output.completion == answer.text

@@ -159,14 +159,8 @@ def test_what_one_purpose_draws_changes_no_other(model, plan):
             return torch.zeros_like(state.written)
 
         how = {"length": 20, "steps": 6, "block": 9, "temperature": 1.0, "seed": 1}
-        found = unmask.sample(
-            model,
-            [[1, 2], [3, 4]],
-            plan=plan if plan == "ancestral" else count,
-            order=order,
-            remask=remask,
-            **how,
-        )
+        how |= {"plan": plan if plan == "ancestral" else count, "order": order, "remask": remask}
+        found = unmask.sample(model, [[1, 2], [3, 4]], **how)
         drawn["states"] = [found.states]
     for purpose, numbers in seen[False].items():
         assert all(map(torch.equal, numbers, seen[True][purpose])), purpose
