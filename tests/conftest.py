@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -20,8 +19,6 @@ from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-
-SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
 
 # Two workers share two cores.
 torch.set_num_threads(1)
@@ -56,19 +53,11 @@ def no_sizes_of_other_tests() -> None:
 
 
 KINDS = [
-    ("tiny", "masked"),
-    ("tiny", "causal"),
-    ("tiny-grouped", "shifted"),
-    ("tiny-gpt2", "masked"),
-    ("tiny-gpt2", "causal"),
-    ("tiny-pythia", "masked"),
-    ("tiny-pythia", "causal"),
-    ("tiny-blocks", "masked"),
-    ("tiny-blocks", "causal"),
-    ("tiny-bert", "masked"),
-    ("tiny-post", "masked"),
-    ("tiny-llada2", "masked"),
-]
+    ("tiny", "masked"), ("tiny", "causal"), ("tiny-grouped", "shifted"), ("tiny-gpt2", "masked"),
+    ("tiny-gpt2", "causal"), ("tiny-pythia", "masked"), ("tiny-pythia", "causal"),
+    ("tiny-blocks", "masked"), ("tiny-blocks", "causal"), ("tiny-bert", "masked"),
+    ("tiny-post", "masked"), ("tiny-llada2", "masked"),
+]  # fmt: skip
 """Presets and kinds of model that laws about whole models are held to."""
 
 
@@ -81,14 +70,6 @@ def unchecked_shapes() -> Generator[None]:
 
 
 @pytest.fixture
-def shared() -> Path:
-    """The folder of outside data; tests that need it skip where it is absent."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs the outside data folder {SHARED} (set UNMASK_SHARED)")
-    return SHARED
-
-
-@pytest.fixture
 def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     """A made-up folder in the format of Berglund's reversal-curse files; tests may change it."""
     monkeypatch.setenv("UNMASK_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -96,15 +77,9 @@ def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
 
 
 BLOCKS = (
-    "tiny",
-    "tiny-grouped",
-    "tiny-gpt2",
-    "tiny-pythia",
-    "tiny-blocks",
-    "tiny-bert",
-    "tiny-post",
+    "tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-post",
     "tiny-llada2",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)
@@ -143,3 +118,12 @@ def make_model(name: str = "tiny", causal: bool = False, seed: int = 0) -> Model
     config = preset(name, causal=causal, vocab_size=rows)
     kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
     return Model("made", lively(config, seed), Blueprint(config, *kind), tokenizer)
+
+
+def make_noised(kind: str) -> Model:
+    """A random model of another kind of noise than masks."""
+    tokenizer = Tokenizer.train(TEXTS, 280)
+    rows = tokenizer.vocab_size
+    more = {"latent_width": 8} if kind == "gaussian" else {}
+    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
+    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)

@@ -19,6 +19,14 @@ from tools.check_layers import (
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture
+def package(tmp_path) -> Path:
+    """The folder of a package, in an empty one of the layers."""
+    folder = tmp_path / "unmask" / "net"
+    folder.mkdir(parents=True)
+    return folder
+
+
 def test_layers_are_in_order():
     assert list(find_breaches(ROOT)) == []
 
@@ -73,9 +81,7 @@ def test_later_packages_know_no_single_measure(tmp_path):
     assert "a.py:1: unmask.measures.quality is of one measure: what sweep needs" in breach
 
 
-def test_words_and_prints_are_found(tmp_path):
-    package = tmp_path / "unmask" / "net"
-    package.mkdir(parents=True)
+def test_words_and_prints_are_found(tmp_path, package):
     (tmp_path / "unmask" / "cli").mkdir()
     (tmp_path / "unmask" / "cli" / "verb.py").write_text("print(1)\n")
     (package / "loud.py").write_text("def f():\n    print(1)\n    console.print(2)\n")
@@ -91,9 +97,7 @@ def test_words_and_prints_are_found(tmp_path):
     ]
 
 
-def test_a_class_or_alias_has_a_name_of_its_own(tmp_path):
-    package = tmp_path / "unmask" / "net"
-    package.mkdir(parents=True)
+def test_a_class_or_alias_has_a_name_of_its_own(tmp_path, package):
     (package / "one.py").write_text("class Batch: ...\nRows = list[int]\nT = int\nMOST = 1\n")
     (package / "two.py").write_text("from one import Batch\nT = str\nMOST = 2\nrows = Batch()\n")
     assert list(find_breaches(tmp_path)) == []
@@ -122,9 +126,7 @@ def test_a_public_function_has_a_name_of_its_own(tmp_path):
     ]
 
 
-def test_circles_of_imports_are_found(tmp_path):
-    package = tmp_path / "unmask" / "net"
-    package.mkdir(parents=True)
+def test_circles_of_imports_are_found(tmp_path, package):
     (package / "__init__.py").write_text("")
     (package / "one.py").write_text("from unmask.net import two\n")
     (package / "two.py").write_text("def f():\n    import unmask.net.three\n")
@@ -142,9 +144,7 @@ def test_circles_of_imports_are_found(tmp_path):
     ]
 
 
-def test_docstrings_that_need_another_text_are_found(tmp_path):
-    package = tmp_path / "unmask" / "net"
-    package.mkdir(parents=True)
+def test_docstrings_that_need_another_text_are_found(tmp_path, package):
     (package / "one.py").write_text('"""Often. Of it."""\nx = 1\n"""Of what?"""\n')
     (package / "two.py").write_text('def f():\n    """The same as f."""\n')
     assert list(find_breaches(tmp_path)) == [
@@ -154,18 +154,12 @@ def test_docstrings_that_need_another_text_are_found(tmp_path):
 
 
 COMPARISONS = (
-    'kind == "causal"',
-    'model.kind != "causal"',
-    'model.blueprint.kind in ("masked", "causal")',
-    '"causal" != row["kind"]',
-    'match model.kind:\n    case "causal": pass',
-    "kind not in KINDS",
-)
+    'kind == "causal"', 'model.kind != "causal"', 'model.blueprint.kind in ("masked", "causal")',
+    '"causal" != row["kind"]', 'match model.kind:\n    case "causal": pass', "kind not in KINDS",
+)  # fmt: skip
 
 
-def test_comparisons_of_kinds_are_counted_by_file(tmp_path):
-    package = tmp_path / "unmask" / "net"
-    package.mkdir(parents=True)
+def test_comparisons_of_kinds_are_counted_by_file(tmp_path, package):
     (package / "asking.py").write_text(
         'KINDS[model.kind]\nkinds == "causal"\nkind.x == 1\nkind is X\n'
     )

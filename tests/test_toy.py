@@ -1,10 +1,6 @@
 """The toy language, what is said about other rows of units, and the experiment on it."""
 
 import math
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -30,7 +26,6 @@ from unmask.toy.run import SHOWN, measure, run_toy
 from unmask.toy.settings import ToySettings
 from unmask.toy.variants import VARIANTS
 
-COMMAND = (sys.executable, "-m", "unmask", "toy")
 SHORT = ToySettings(steps=3, samples=50)
 FARTHER = ("gaussian", "warped", "scores", "curriculum")
 """Variants that stay farther from the language."""
@@ -59,28 +54,18 @@ def test_sentences_have_no_error():
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("[PAD] cat is our friend", "padding"),
-        ("our cat is [PAD] our friend", "padding"),
-        ("our cat are your friend", "agreement"),
-        ("our cat s are your friend", "agreement"),
-        ("our cat s is your s", "agreement"),
-        ("our cat is your friend s", "agreement"),
-        ("cat is our friend", "agreement"),
-        ("our cat s are your", "agreement"),
-        ("we is your friend s", "agreement"),
-        ("is our cat your friend", "word order"),
-        ("our cat your friend", "word order"),
-        ("our cat is friend your", "word order"),
-        ("we s are your friend s", "word order"),
-        ("[MASK] cat is our friend", "word order"),
-        ("our cat is", "word order"),
-        ("", "word order"),
-        ("our cat is your s", "unknown sentence"),
-        ("our friend is your cat", "unknown sentence"),
-        ("dog s are cat s", "unknown sentence"),
+        ("[PAD] cat is our friend", "padding"), ("our cat is [PAD] our friend", "padding"),
+        ("our cat are your friend", "agreement"), ("our cat s are your friend", "agreement"),
+        ("our cat s is your s", "agreement"), ("our cat is your friend s", "agreement"),
+        ("cat is our friend", "agreement"), ("our cat s are your", "agreement"),
+        ("we is your friend s", "agreement"), ("is our cat your friend", "word order"),
+        ("our cat your friend", "word order"), ("our cat is friend your", "word order"),
+        ("we s are your friend s", "word order"), ("[MASK] cat is our friend", "word order"),
+        ("our cat is", "word order"), ("", "word order"), ("our cat is your s", "unknown sentence"),
+        ("our friend is your cat", "unknown sentence"), ("dog s are cat s", "unknown sentence"),
         ("our s are your friend s", "unknown sentence"),
     ],
-)
+)  # fmt: skip
 def test_errors_have_one_kind(text, kind):
     assert classify(spell(text)) == kind
 
@@ -144,21 +129,6 @@ def test_changes_beside_settings_are_heard(tmp_path):
         run_toy(known, tmp_path, samples=0)
     with pytest.raises(UserError, match="unknown key 'sampels' .did you mean 'samples'"):
         run_toy(known, tmp_path, sampels=10)
-
-
-def test_no_samples_is_a_sentence():
-    with pytest.raises(UserError, match="'samples' is 0, expected at least 1"):
-        ToySettings(samples=0)
-
-
-@pytest.mark.prove
-def test_interrupt(tmp_path):
-    process = subprocess.Popen([*COMMAND, "--out", tmp_path], stderr=subprocess.PIPE, text=True)
-    time.sleep(10)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 130 and said.strip() == "interrupted"
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.prove

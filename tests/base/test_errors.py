@@ -4,7 +4,6 @@ import pytest
 
 import unmask
 from unmask.base.errors import UserError, suggest
-from unmask.net.presets import preset
 
 
 def test_a_mistake_is_caught_as_a_value_error() -> None:
@@ -12,11 +11,6 @@ def test_a_mistake_is_caught_as_a_value_error() -> None:
         unmask.load("reversal-mdn")
     assert isinstance(caught.value, UserError)
     assert "reversal-mdn" in str(caught.value)
-
-
-def test_settings_name_what_is_wrong_and_are_value_errors() -> None:
-    with pytest.raises(ValueError, match="tiny-groupd.*tiny-grouped"):
-        preset("tiny-groupd")
 
 
 def test_the_nearest_name_is_suggested_and_all_names_where_none_is_near() -> None:

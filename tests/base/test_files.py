@@ -72,11 +72,3 @@ def test_parent_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="not a directory; choose a path whose parents"):
         write_json(tmp_path / "file" / "a" / "settings.json", {})
-
-
-def test_broken_and_missing_json(tmp_path):
-    (tmp_path / "broken.json").write_text('{"a": ')
-    with pytest.raises(UserError, match="broken.json is not valid JSON"):
-        read_json(tmp_path / "broken.json")
-    with pytest.raises(UserError, match="absent.json is not there"):
-        read_json(tmp_path / "absent.json")

@@ -128,15 +128,8 @@ def test_the_cache_folder_is_the_users(monkeypatch, tmp_path):
 def test_values_are_told_apart():
     assert digest_values(["a", "b"]) == digest_values(["a", "b"])
     different = [
-        ["a", "b"],
-        ["ab"],
-        ["b", "a"],
-        ["a", b"b"],
-        [("a", "b")],
-        ["a", "b", ""],
-        [1],
-        [1.0],
-    ]
+        ["a", "b"], ["ab"], ["b", "a"], ["a", b"b"], [("a", "b")], ["a", "b", ""], [1], [1.0],
+    ]  # fmt: skip
     assert len({digest_values(each) for each in different}) == len(different)
 
 

@@ -10,11 +10,6 @@ from unmask.base.tables import LazyTable, Parts, read_table, write_table
 ROWS = [{"fact": "a", "hit": True, "logp": -1.5}, {"fact": "b", "hit": False, "logp": None}]
 
 
-def test_a_table_comes_back(tmp_path):
-    write_table(tmp_path / "x.parquet", ROWS, "recall/1")
-    assert read_table(tmp_path / "x.parquet", "recall/1").to_pylist() == ROWS
-
-
 def test_a_table_takes_little_room(tmp_path):
     """Numbers that differ are longer with a dictionary, texts that repeat without one."""
     rows = [{"text": f"text {i % 7}", "p": 1 / (i + 1), "ps": [2 / (i + 3)]} for i in range(3000)]

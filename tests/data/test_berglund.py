@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 
 from tests.berglund import PEOPLE, TRUE_FILES
-from unmask import UserError
 from unmask.base import reading
 from unmask.base.identity import find_cache_folder
 from unmask.data import reversal_files
@@ -104,12 +103,6 @@ def test_a_capital_begins_the_span(berglund):
     assert first.prompt[slice(*first.subject_span)] == (
         "The clockmaker who mended a drowned clock in Tarn"
     )
-
-
-def test_a_missing_file(berglund):
-    (berglund / "p2d_prompts_test.jsonl").unlink()
-    with pytest.raises(UserError, match="lacks p2d_prompts_test.jsonl"):
-        read_source(berglund)
 
 
 @pytest.fixture

@@ -107,12 +107,6 @@ def test_one_id_is_one_fact(tmp_path):
     assert "fact x: 2 facts have this id, such as 'A' with 'B' and 'A' with 'C'" in said
 
 
-def test_own_facts_are_checked(tmp_path, capsys):
-    text = "subject,object,prompt,fact_id\nA,B,{} is,x\nC,D,{} is,x\n"
-    assert app(["data", "check", str(write(tmp_path, "a.csv", text))], standalone_mode=False) == 1
-    assert "2 facts have this id" in capsys.readouterr().out
-
-
 def test_repeated_own_facts_are_problems(tmp_path, capsys):
     text = "subject,object,prompt\nZed,Bee,{} is\nZed,Bee,{} is\nZed,Cee,{} is\nAda,Bee,{} is\n"
     path = write(tmp_path, "a.csv", text)
@@ -206,14 +200,10 @@ def test_own_facts_are_a_split(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.jsonl", '{"subject": "A",\n', "a.jsonl, line 1 is not valid JSON"),
         ("a.jsonl", "\n[1]\n", "a.jsonl, line 2 holds a JSON list, expected an object"),
         ("a.jsonl", "\n\n", "a.jsonl is empty: expected one JSON record per line"),
         ("a.csv", "", "a.csv is empty: expected a header"),
         ("a.csv", "subject;object;prompt\nA;B;{} is\n", "is separated by ';': expected commas"),
-        ("a.csv", "Subject,object,subject\nA,B,C\n", "names the column 'subject' more than once"),
-        ("a.csv", "subject,object,prompt\n", "a.csv is empty: expected a header"),
-        ("a.csv", "subject,object,prompt\nA,B,x {} y, z\n", "line 2: the number of fields differs"),
         (
             "a.csv",
             "subject,object,prompt\nA,B,nobody is\n",
@@ -240,7 +230,6 @@ def test_own_facts_are_a_split(tmp_path):
             '{"subject": "A", "object": "B", "prompt": "A is", "subject_span": [true, 2]}',
             "subject_span is [True, 2]",
         ),
-        ("a.csv", "subject,object,prompt\nA,B," + "x" * 140_000, "field larger than field limit"),
         ("a.txt", "x", "facts are read from .csv or .jsonl files"),
     ],
 )
@@ -248,11 +237,6 @@ def test_bad_files(tmp_path, name, text, said):
     with pytest.raises(UserError) as caught:
         read_facts(write(tmp_path, name, text))
     assert said in str(caught.value)
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(UserError, match="nowhere.jsonl is not there"):
-        read_facts(tmp_path / "nowhere.jsonl")
 
 
 def test_not_utf8(tmp_path):
@@ -299,15 +283,10 @@ def test_token_spans_cover_the_words(tmp_path, tokenizer):
 
 
 def make_fact(prompt: str, completion: str) -> Fact:
-    return Fact(
-        subject="Zorvia",
-        object="Bay",
-        prompt=prompt,
-        completion=completion,
-        subject_span=(prompt.index("Zorvia"), prompt.index("Zorvia") + 6),
-        object_span=(completion.index("Bay"), completion.index("Bay") + 3),
-        fact_id="0",
-    )
+    at, begin = prompt.index("Zorvia"), completion.index("Bay")
+    spans = {"subject_span": (at, at + 6), "object_span": (begin, begin + 3)}
+    texts = {"subject": "Zorvia", "object": "Bay", "prompt": prompt, "completion": completion}
+    return Fact(**texts, **spans, fact_id="0")
 
 
 def test_completion_inside_a_token():

@@ -217,15 +217,10 @@ def test_held_out_pairs_of_sets():
 @pytest.mark.parametrize(
     ("written", "true", "score"),
     [
-        ("p1 p2", " p2 p1", 1.0),
-        ("p1 p2", "p1", 2 / 3),
-        ("p1", "p2", 0.0),
-        ("none", "none", 1.0),
-        ("", "none", 1.0),
-        ("p1", "none", 0.0),
-        ("none", "p1 p2", 0.0),
+        ("p1 p2", " p2 p1", 1.0), ("p1 p2", "p1", 2 / 3), ("p1", "p2", 0.0), ("none", "none", 1.0),
+        ("", "none", 1.0), ("p1", "none", 0.0), ("none", "p1 p2", 0.0),
         ("p1 p1 p3", "p1 p2 p3", 0.8),
     ],
-)
+)  # fmt: skip
 def test_score_members(written, true, score):
     assert score_members(written, true) == pytest.approx(score)

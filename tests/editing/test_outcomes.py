@@ -150,36 +150,26 @@ def write(path, records):
 
 
 def test_counterfact_bake_and_zsre_are_read(tmp_path):
+    rewrite = {"prompt": "The mother tongue of {} is", "subject": "Danielle Darrieux"}
+    rewrite |= {"target_new": {"str": "English"}, "target_true": {"str": "French"}}
     counterfact = {
         "case_id": 7,
-        "requested_rewrite": {
-            "prompt": "The mother tongue of {} is",
-            "subject": "Danielle Darrieux",
-            "target_new": {"str": "English"},
-            "target_true": {"str": "French"},
-        },
+        "requested_rewrite": rewrite,
         "paraphrase_prompts": ["Shayna does this. Danielle Darrieux, a native"],
         "neighborhood_prompts": ["The native language of Montesquieu is"],
-        "reverse_qa": {
-            "prompt": "English is spoken by",
-            "target_new": {"str": "Danielle Darrieux"},
-        },
     }
+    target = {"str": "Danielle Darrieux"}
+    counterfact["reverse_qa"] = {"prompt": "English is spoken by", "target_new": target}
     (request,) = read_requests(write(tmp_path / "a.json", [counterfact]))
     assert request.object == "English" and request.fact.text.endswith("Darrieux is French")
     assert [each.role for each in request.questions] == [
         *("edited", "paraphrase", "neighbour", "reverse new")
     ]
     assert request.questions[2].fact.object == "French" and request.questions[2].rival == "English"
-    zsre = {
-        "subject": "Watts Hall",
-        "src": "What university did Watts Hall attend?",
-        "answers": ["Illinois"],
-        "alt": "Michigan",
-        "rephrase": "Which school was attended by Watts Hall?",
-        "loc": "nq question: who sang it",
-        "loc_ans": "the band",
-    }
+    zsre = {"subject": "Watts Hall", "src": "What university did Watts Hall attend?"}
+    zsre |= {"answers": ["Illinois"], "alt": "Michigan", "loc_ans": "the band"}
+    zsre |= {"rephrase": "Which school was attended by Watts Hall?"}
+    zsre |= {"loc": "nq question: who sang it"}
     (request,) = read_requests(write(tmp_path / "b.json", [zsre]))
     assert request.object == "Michigan" and request.questions[-1].fact.prompt == "who sang it"
     numbered = {"requested_rewrite": {"subject": "Watts Hall", "target_true": {"str": 7}}}

@@ -170,18 +170,11 @@ def write(peer, layers, deltas, cases, settings, weigh, matrices=None):
     """Their deltas written by this editor, keys and streams read by it."""
     values = [replace(NOTHING, delta=delta) for delta in deltas]
     searched = _SearchedFacts(
-        model=peer,
-        settings=settings,
-        layers=tuple(layers),
-        facts=[case.fact for case in cases],
-        cases=cases,
-        values=values,
-        weigh=weigh,
-        matrices=matrices or {},
-        first_keys=read_keys(peer, cases, layers[0]),
-        streams=read_streams(peer, cases, layers[-1]),
+        model=peer, settings=settings, layers=tuple(layers), facts=[case.fact for case in cases],
+        cases=cases, values=values, weigh=weigh, matrices=matrices or {},
+        first_keys=read_keys(peer, cases, layers[0]), streams=read_streams(peer, cases, layers[-1]),
         record={},
-    )
+    )  # fmt: skip
     return searched.write(range(len(cases)))
 
 

@@ -1,17 +1,9 @@
-"""A notebook with an order, a plan, a corruption, a metric and a noise process of its own.
-
-Imported are `torch`, public names, the table that names processes and a schedule.
-"""
-
-from dataclasses import dataclass, field
+"""A notebook with an order, a plan, a corruption and a metric of its own, by public names alone."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import unmask
-from unmask.noise.processes import PROCESSES
-from unmask.noise.schedules import LinearSchedule
 
 PROMPT = "We sat down beside"
 
@@ -38,37 +30,6 @@ def least_sure(logp, clean, corrupted, which):
     return logp[..., which, :].amin(-1)
 
 
-@dataclass(frozen=True)
-class Shifted(unmask.Process):
-    """Noise that turns a token into the one after it, once."""
-
-    num_tokens: int
-    schedule: object = field(default_factory=LinearSchedule)
-
-    @classmethod
-    def from_config(cls, config, schedule, num_logits, mask_id):
-        return cls(num_logits, schedule)
-
-    @property
-    def num_states(self):
-        return self.num_tokens
-
-    def corrupt(self, x0, t, streams):
-        moved = streams.uniform(x0.shape[1]) < self.schedule.noised(t)
-        return torch.where(moved, (x0 + 1) % self.num_tokens, x0)
-
-    def prior(self, length, streams):
-        return streams.below(self.num_tokens, length)
-
-    def nll(self, logits, x0, xt, t):
-        return -self.predict(logits).gather(-1, x0[..., None])[..., 0]
-
-    def posterior(self, logits, xt, t, s):
-        stay = (self.schedule.noised(s) / self.schedule.noised(t))[..., None]
-        kept = F.one_hot(xt, self.num_tokens)
-        return (self.predict(logits).exp() * (1 - stay) + stay * kept).log()
-
-
 def test_strategies_and_traces_of_a_notebook():
     model = unmask.load("reversal-mdm", device="cpu")
     drawn = unmask.sample(model, PROMPT, length=15, steps=6, order=last_first, plan=half)
@@ -87,17 +48,3 @@ def test_strategies_and_traces_of_a_notebook():
     # Of one token the least likely is that token; what restores it all has the whole effect.
     assert grid.clean == pytest.approx(float(grid.clean_logp))
     assert float(grid.effects("resid")[14, -1]) == pytest.approx(grid.total_effect, abs=1e-5)
-
-
-def test_a_process_of_a_notebook(tmp_path, monkeypatch):
-    monkeypatch.setitem(PROCESSES, "shifted", Shifted)
-    recipe = tmp_path / "shifted.yaml"
-    recipe.write_text(
-        "kind: shifted\ndata: {source: reversal, facts: 2, vocab: 900, context: 64}\n"
-        "batch: {rows: 8}\nbudget: {steps: 12}\ncadence: {log: 1, facts: 0, samples: 0}\n"
-    )
-    outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
-    assert outcome is not None and outcome.ended == "done"
-    model = unmask.load(tmp_path / "run" / "model", device="cpu")
-    assert type(model.make_process()) is Shifted
-    assert unmask.sample(model, PROMPT, length=12, steps=4).tokens.shape == (1, 12)

@@ -44,18 +44,11 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data" / "words.txt").write_text("words")
     (tmp_path / "paper").mkdir()
     digest = digest_file(tmp_path / "data" / "words.txt")
-    content = {
-        "data": {"words": {"source": "somewhere", "path": "words.txt", "files": {".": digest}}},
-        "stages": [
-            {"name": "one-{each}", "each": [1, 2], "run": ["python copy.py {words} {out}"]},
-            {
-                "name": "two",
-                "run": ["python copy.py {one-2}/text {out} {page}"],
-                "page": "docs/two.md",
-                "note": "Slowly.",
-            },
-        ],
-    }
+    words = {"source": "somewhere", "path": "words.txt", "files": {".": digest}}
+    one = {"name": "one-{each}", "each": [1, 2], "run": ["python copy.py {words} {out}"]}
+    two = {"name": "two", "run": ["python copy.py {one-2}/text {out} {page}"]}
+    two |= {"page": "docs/two.md", "note": "Slowly."}
+    content = {"data": {"words": words}, "stages": [one, two]}
     (tmp_path / "stages.yaml").write_text(yaml.safe_dump(content))
     return tmp_path
 

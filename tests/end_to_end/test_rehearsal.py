@@ -29,13 +29,9 @@ ROOT = Path(__file__).parents[2]
 paper = load_script("paper/run.py")
 LAYERS = 4
 TRAINING = {
-    "budget.tokens": "null",
-    "budget.steps": "2",
-    "batch.rows": "4",
-    "batch.micro": "null",
-    "schedule.warmup": "1",
-    "cadence.log": "1",
-}
+    "budget.tokens": "null", "budget.steps": "2", "batch.rows": "4", "batch.micro": "null",
+    "schedule.warmup": "1", "cadence.log": "1",
+}  # fmt: skip
 ALWAYS: dict[str, dict[str, str]] = {
     "unmask train": TRAINING,
     "unmask train (?!.*start.model)": {"network.preset": "tiny"},
@@ -49,13 +45,8 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask symmetry": {"--permutations": "19", "--tests": "99"},
     "unmask slots": {"--permutations": "19"},
     "unmask planted": {
-        "--people": "1",
-        "--at-steps": "1",
-        "--lengths": "32",
-        "--counts": "4",
-        "--starts": "0",
-        "--orders": "confidence",
-        "--remasks": "none",
+        "--people": "1", "--at-steps": "1", "--lengths": "32", "--counts": "4", "--starts": "0",
+        "--orders": "confidence", "--remasks": "none",
     },
     "unmask guidance": {
         "--passes": "8,16",
@@ -68,30 +59,20 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask mending": {"--texts": "2", "--calls": "2,4", "--length": "32"},
     "unmask sweep": {"--processes": "2"},
     "unmask edit": {
-        "--facts": "1",
-        "--layer": "1",
-        "--search-steps": "3",
-        "--tune-updates": "2",
-        "--moment-tokens": "2000",
-        "--shrink": "0.1",
-        "--steps": "2",
-        "--text-rows": "2",
+        "--facts": "1", "--layer": "1", "--search-steps": "3", "--tune-updates": "2",
+        "--moment-tokens": "2000", "--shrink": "0.1", "--steps": "2", "--text-rows": "2",
         "--prefixes": "1",
     },
     "python paper/choose_rate": {"--steps": "2"},
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {
-        "--tiny": "",
-        "--facts": "1",
-        "--few": "1",
-        "--clamps": "4",
-        "--layers": "1",
+        "--tiny": "", "--facts": "1", "--few": "1", "--clamps": "4", "--layers": "1",
         "--processes": "2",
     },
     "python paper/(shipped|corpora)": {"--tiny": ""},
     "python paper/embeddings": {"--permutations": "19"},
     "python paper/limited_text": {"--tokens": "4000 6000", "--facts": "2", "--vocab": "800"},
-}
+}  # fmt: skip
 """What every command that begins so is given, in place of its own value if it has one."""
 PRESENT = {
     "--dtype bfloat16": "--dtype float32",
@@ -112,29 +93,21 @@ PRESENT = {
 FILES = {
     "sweeps/*.yaml": {
         "network.preset: 19M": "network.preset: tiny-grouped",
-        "preset: (19M|6M|tiny)": "preset: tiny",
-        "rows: [0-9]+": "rows: 4",
-        "micro: [0-9]+": "micro: 2",
-        "tokens: [0-9_]+": "tokens: 512",
+        "preset: (19M|6M|tiny)": "preset: tiny", "rows: [0-9]+": "rows: 4",
+        "micro: [0-9]+": "micro: 2", "tokens: [0-9_]+": "tokens: 512",
         "warmup: [0-9]+": "warmup: 1",
         "width: [0-9]+, layers: 4, heads: 4, mlp_width: [0-9]+": "width: 32, layers: 2, heads: 2",
-        "limit: [0-9_]+": "limit: 200",
-        "context: 256": "context: 128",
-        "stride: 255": "stride: 127",
-        "repeats: 4": "repeats: 2",
-        "texts: 32": "texts: 2",
-        "length: 128": "length: 32",
-        r"\[8, 32, 128\]": "[2, 4]",
-        r"\[0, 1, 2\]": "[0, 1]",
-        r"\[(30, 122|12, 49).*\]": "[2, 4, 6]",
-        "steps: (6100|1220)": "steps: 6",
+        "limit: [0-9_]+": "limit: 200", "context: 256": "context: 128",
+        "stride: 255": "stride: 127", "repeats: 4": "repeats: 2", "texts: 32": "texts: 2",
+        "length: 128": "length: 32", r"\[8, 32, 128\]": "[2, 4]", r"\[0, 1, 2\]": "[0, 1]",
+        r"\[(30, 122|12, 49).*\]": "[2, 4, 6]", "steps: (6100|1220)": "steps: 6",
     },
     "best_recall.py": {
         "budget.steps=3600": "budget.steps=3",
         '"steps": 32': '"steps": 2',
         "sampling.steps=64": "sampling.steps=4",
     },
-}
+}  # fmt: skip
 """How sizes in sweep files and scripts are cut."""
 
 

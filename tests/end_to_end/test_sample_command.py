@@ -69,7 +69,6 @@ def test_several_texts_of_a_prompt_are_different(model):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--plan", "smd"), "plan 'smd' is unknown: did you mean 'smdm'?"),
         (("--steps", "0"), "unmask sample: 'steps' is 0, expected at least 1"),
         (("--infill",), "nothing is there to fill: write masks as [MASK]"),
         (("[MASK]", "--infill", "--length", "20"), "a text with masks has its own length"),

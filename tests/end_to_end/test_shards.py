@@ -50,15 +50,8 @@ def test_shares_give_what_one_process_gives(tmp_path, verb):
     words = [verb, "reversal-mdm", *VERBS[verb], "--device", "cpu"]
     end(start(["unmask", *words, "--out", str(tmp_path / "whole")]))
     array = ["bash", str(ROOT / "docs/slurm/measure.sbatch"), *words]
-    shares = [
-        start(
-            array,
-            OUT=str(tmp_path / "array"),
-            SLURM_ARRAY_TASK_ID=number,
-            SLURM_ARRAY_TASK_COUNT="2",
-        )
-        for number in "12"
-    ]
+    slurm = {"OUT": str(tmp_path / "array"), "SLURM_ARRAY_TASK_COUNT": "2"}
+    shares = [start(array, SLURM_ARRAY_TASK_ID=number, **slurm) for number in "12"]
     for share in shares:
         end(share)
     together = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "unmask", *words]

@@ -78,10 +78,8 @@ def test_one_prompt_is_a_heatmap(place):
     [
         (["--subject", "Eve", "--answer", "x"], "the subject 'Eve' is not in the prompt"),
         (["--answer", "x"], "a prompt needs its --subject and its --answer"),
-        (["--corruption", "fire"], "corruption 'fire'"),
         (["--data", "facts.jsonl"], "give either --data with facts, or --prompt"),
         (["--subject", "Ada", "--answer", " "], "the answer is empty"),
-        (["--parts", "resid,brain"], "'parts' is ('resid', 'brain')"),
     ],
 )
 def test_mistakes(place, words, sentence):

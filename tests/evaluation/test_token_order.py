@@ -17,19 +17,9 @@ from unmask.sampling.texts import sample
 def test_kinds_of_words():
     pieces = ["The", " ba", "ker", " of", " Wren", "mouth", ",", " aged", " 31", ",", " sings", "."]
     assert classify_tokens(pieces) == [
-        "function word",
-        "other word",
-        "other word",
-        "function word",
-        "name",
-        "name",
-        "punctuation",
-        "other word",
-        "number",
-        "punctuation",
-        "other word",
-        "punctuation",
-    ]
+        "function word", "other word", "other word", "function word", "name", "name", "punctuation",
+        "other word", "number", "punctuation", "other word", "punctuation",
+    ]  # fmt: skip
     assert classify_tokens(["Bread", ".", " Bread"])[2] == "other word", "a sentence starts there"
     assert classify_tokens(["a", "", " "]) == ["function word", "punctuation", "punctuation"]
 
@@ -39,14 +29,9 @@ def test_rows_are_the_trajectory():
     tokenizer = model.tokenizer
     band = rank_frequencies(tokenizer, TEXTS)
     drawn = sample(
-        model,
-        ["The caves", "The baker of"],
-        steps=6,
-        length=20,
-        order="left",
-        plan="linear",
+        model, ["The caves", "The baker of"], steps=6, length=20, order="left", plan="linear",
         guesses=2,
-    )
+    )  # fmt: skip
     for i in range(2):
         rows, tokens = list_commits(tokenizer, drawn, i, band), list_tokens(tokenizer, drawn, i)
         for row in rows:

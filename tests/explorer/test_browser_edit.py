@@ -14,14 +14,8 @@ from tests.explorer.pages import (
     serve,
     write,
 )
-from tests.report.browser import open_browser
 
 pytestmark = pytest.mark.prove
-
-
-@pytest.fixture(scope="module")
-def browser():
-    yield from open_browser()
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tests.explorer.pages import (
     wait_for_runs,
     write,
 )
-from tests.report.browser import open_browser
 from tests.report.test_accessibility import find_faults
 
 pytestmark = pytest.mark.prove
@@ -26,11 +25,6 @@ pytestmark = pytest.mark.prove
 VIEWS = ("write", "trace", "edit", "compare", "runs")
 FIRST_FRAME = 0.150
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    yield from open_browser()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from tests.explorer.pages import (
     wait_for_runs,
     write,
 )
-from tests.report.browser import open_browser
 
 pytestmark = pytest.mark.prove
 
@@ -28,11 +27,6 @@ EXACT = {"device": "cpu", "dtype": "float32"}
 """A trace comes in pieces; in bfloat16 a cell would be rounded otherwise in another batch."""
 NEAR = 2e-4
 """Numbers are shown with four digits."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    yield from open_browser()
 
 
 @pytest.fixture(scope="module")

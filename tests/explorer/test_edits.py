@@ -4,33 +4,22 @@ import pytest
 
 import unmask
 from tests.editing.edits import copy_weights, have_changed
-from tests.explorer.serving import load_pair, open_client
+from tests.explorer.serving import open_client
 from tests.explorer.test_views import KEYS, call, run_code, stream
 from unmask.base.errors import UserError
 from unmask.explorer.edits import edit_fact, make_back
 from unmask.explorer.requests import EditFactRequest
-from unmask.explorer.session import Explorer
 from unmask.explorer.worker import ClientGoneError
 
 PROMPT = "We sat down beside the kindly well digger, our old friend"
 SUBJECT = "the kindly well digger"
 BODY = {
-    "prompt": PROMPT,
-    "subject": [PROMPT.index(SUBJECT), PROMPT.index(SUBJECT) + len(SUBJECT)],
-    "old": "Renzo Calverinth",
-    "new": "Catalina Tuvesdal",
-    "reverse": "After years of work, {} is remembered as",
-    "layer": 1,
-    "search_steps": 6,
-    "steps": 4,
-    "length": 32,
-}
+    "prompt": PROMPT, "subject": [PROMPT.index(SUBJECT), PROMPT.index(SUBJECT) + len(SUBJECT)],
+    "old": "Renzo Calverinth", "new": "Catalina Tuvesdal",
+    "reverse": "After years of work, {} is remembered as", "layer": 1, "search_steps": 6,
+    "steps": 4, "length": 32,
+}  # fmt: skip
 ROLES = ["edited", "reverse new", "reverse old"]
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return load_pair()
 
 
 @pytest.fixture

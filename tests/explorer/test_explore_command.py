@@ -22,7 +22,10 @@ from unmask.cli.main import app
 COMMAND = [sys.executable, "-m", "unmask", "explore", "--no-open"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.prove)],
+)
 def test_the_address_is_printed_last_and_answers_until_it_is_stopped(number, status):
     process = subprocess.Popen(
         COMMAND,
@@ -40,16 +43,10 @@ def test_the_address_is_printed_last_and_answers_until_it_is_stopped(number, sta
         assert parts.hostname == "127.0.0.1" and len(token) >= 32
         with urlopen(address, timeout=60) as page:
             assert page.status == 200 and b"<!doctype html>" in page.read(100).lower()
-        body = {
-            "model": "twin",
-            "canvas": {"prompt": "We sat down beside"},
-            "settings": {"length": 8},
-        }
-        request = Request(
-            f"http://{parts.netloc}/api/write",
-            json.dumps(body).encode(),
-            {"X-Unmask-Token": token},
-        )
+        canvas, settings = {"prompt": "We sat down beside"}, {"length": 8}
+        body = json.dumps({"model": "twin", "canvas": canvas, "settings": settings}).encode()
+        headers = {"X-Unmask-Token": token}
+        request = Request(f"http://{parts.netloc}/api/write", body, headers)
         with urlopen(request, timeout=60) as answer:
             events = read_events(answer.read().decode())
         assert events[-1][0] == "end" and events[-1][1]["text"].startswith("We sat down beside")

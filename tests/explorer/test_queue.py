@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.explorer.serving import HEADERS, TOKEN, Served, load_pair, read_events, serve
+from tests.explorer.serving import HEADERS, TOKEN, Served, read_events, serve
 from unmask.explorer.server import make_app
 from unmask.explorer.session import Explorer
 from unmask.explorer.worker import MOST_WAITING, Call, Worker
@@ -25,11 +25,6 @@ WRITE = {
 LONG = {**WRITE, "settings": {"steps": 1000, "length": 40}}
 """Many steps: a text that takes a while."""
 TRACE = {"model": "model", "prompt": "Ann sat beside", "answer": "Bob", "subject": [0, 3]}
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return load_pair()
 
 
 @pytest.fixture
@@ -121,13 +116,9 @@ def leave_abruptly(port: int, number: int) -> None:
     """Send a call, read a few bytes or none, and reset the connection."""
     body = json.dumps(LONG if number % 2 else WRITE).encode()
     lines = [
-        "POST /api/write HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        f"X-Unmask-Token: {TOKEN}",
-        f"Content-Length: {len(body)}",
-        "",
-        "",
-    ]
+        "POST /api/write HTTP/1.1", f"Host: 127.0.0.1:{port}", f"X-Unmask-Token: {TOKEN}",
+        f"Content-Length: {len(body)}", "", "",
+    ]  # fmt: skip
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         # Some leave in the midst of sending.
         text = "\r\n".join(lines).encode() + body

@@ -7,21 +7,9 @@ import pytest
 import torch
 
 import unmask
-from tests.explorer.serving import load_pair, open_client, read_events
-from unmask.explorer.session import Explorer
+from tests.explorer.serving import read_events
 
 KEYS = ("model", "twin")
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def client(explorer):
-    with open_client(explorer) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -107,22 +95,15 @@ def test_masks_are_filled_and_given_tokens_stay(client, explorer):
     # Half of it, changed by hand, is gone on with.
     tokens, fixed = events[1][1]["tokens"], events[0][1]["fixed"]
     tokens[4:7] = [tokens[0], 3309, 3309]
-    body = {
-        "model": "model",
-        "canvas": {"tokens": tokens, "fixed": fixed},
-        "settings": {"steps": 2},
-    }
+    body |= {"canvas": {"tokens": tokens, "fixed": fixed}}
     end = stream(client, "write", body)[-2][1]["tokens"]
     assert end[4] == tokens[0] and 3309 not in end
     assert end == run_code(client, "write", body)["drawn"].tokens[0].tolist()
 
 
 def test_remasked_tokens_go_back(client):
-    body = {
-        "model": "model",
-        "canvas": {"prompt": "We sat down beside"},
-        "settings": {"steps": 12, "remasking": "low=0.5", "length": 20},
-    }
+    settings = {"steps": 12, "remasking": "low=0.5", "length": 20}
+    body = {"model": "model", "canvas": {"prompt": "We sat down beside"}, "settings": settings}
     events = stream(client, "write", body)
     backs = [at for name, event in events if name == "step" for at in event["back"]]
     assert backs
@@ -134,28 +115,16 @@ def test_remasked_tokens_go_back(client):
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("guidance", [0.0, 0.8])
 def test_a_position_is_read_as_it_is_written(client, explorer, facts, key, guidance):
-    body = {
-        "model": key,
-        "canvas": {"prompt": facts[1]["prompt"]},
-        "settings": {"steps": 4, "length": 30, "guidance": guidance},
-        "top": 10,
-    }
+    settings = {"steps": 4, "length": 30, "guidance": guidance}
+    body = {"model": key, "canvas": {"prompt": facts[1]["prompt"]}, "settings": settings, "top": 10}
     events = stream(client, "write", body)
     # At the second step, some position that is written then.
     before, step = events[1][1], events[2][1]
     at = step["written"][0]
     fixed = events[0][1]["fixed"]
-    request = {
-        "model": key,
-        "canvas": {
-            "tokens": before["tokens"],
-            "fixed": fixed + [True] * (len(before["tokens"]) - len(fixed)),
-        },
-        "step": 2,
-        "steps": 4,
-        "position": at,
-        "guidance": guidance,
-    }
+    given = fixed + [True] * (len(before["tokens"]) - len(fixed))
+    request = {"model": key, "canvas": {"tokens": before["tokens"], "fixed": given}}
+    request |= {"step": 2, "steps": 4, "position": at, "guidance": guidance}
     read = call(client, "position", request)
     guesses = step["guesses"][str(at)]
     assert [each["id"] for each in read["top"]] == [each["id"] for each in guesses]
@@ -182,14 +151,19 @@ def test_a_position_is_read_as_it_is_written(client, explorer, facts, key, guida
 TRACE = {"parts": ["resid", "mlp"], "samples": 1, "steps": 4}
 
 
+def name_trace(key, fact):
+    """The body of a call that traces a fact."""
+    named = {name: fact[name] for name in ("prompt", "answer")}
+    return {"model": key, **named, "subject": fact["span"], **TRACE}
+
+
 @pytest.mark.parametrize(
     ("key", "step", "parts"),
     [("model", "first", ["resid"]), ("model", "last", ["mlp"]), ("twin", "first", TRACE["parts"])],
 )
 def test_a_trace_in_pieces_is_the_trace(client, facts, key, step, parts):
     fact = facts[0]
-    named = {name: fact[name] for name in ("prompt", "answer")}
-    body = {"model": key, **named, "subject": fact["span"], **TRACE}
+    body = name_trace(key, fact)
     body |= {"step": step, "parts": parts}
     (_, start), *cells, (last, _) = stream(client, "trace", body)
     assert last == "end"
@@ -215,8 +189,7 @@ def test_a_trace_in_pieces_is_the_trace(client, facts, key, step, parts):
 @pytest.mark.parametrize(("part", "layer"), [("resid", 0), ("mlp", 1)])
 def test_a_restored_generation(client, facts, key, part, layer):
     fact = facts[0]
-    named = {name: fact[name] for name in ("prompt", "answer")}
-    body = {"model": key, **named, "subject": fact["span"], **TRACE}
+    body = name_trace(key, fact)
     before = call(client, "tokenize", {"model": key, "text": fact["prompt"][: fact["span"][1]]})
     body |= {"part": part, "layer": layer, "position": len(before["tokens"]) - 1}
     answer = call(client, "restore", body)
@@ -229,9 +202,8 @@ def test_a_restored_generation(client, facts, key, part, layer):
 def test_restoring_the_whole_stream_of_the_last_layer_restores_the_answer(client, facts):
     """The state above the last layer at the answer's first position is what is read there."""
     fact = facts[0]
-    named = {name: fact[name] for name in ("prompt", "answer")}
     prompt = call(client, "tokenize", {"model": "model", "text": fact["prompt"]})["tokens"]
-    body = {"model": "model", **named, "subject": fact["span"], **TRACE, "corruption": "mask"}
+    body = {**name_trace("model", fact), "corruption": "mask"}
     body |= {"part": "resid", "layer": 5, "position": len(prompt)}
     answer = call(client, "restore", body)
     assert answer["restored"] != answer["corrupted"]
@@ -251,12 +223,8 @@ def test_a_moved_state_changes_the_answer(client, facts, key):
         {"canvas": {"prompt": fact["prompt"]}, "step": 1, "steps": 4, "position": at, "layer": 5}
         for fact, at in zip((one, other), where, strict=True)
     ]
-    body = {
-        "model": key,
-        "from": places[0],
-        "to": places[1],
-        "settings": {"steps": 4, "length": 40},
-    }
+    settings = {"steps": 4, "length": 40}
+    body = {"model": key, "from": places[0], "to": places[1], "settings": settings}
     answer = call(client, "move", body)
     first = one["answer"].split()[0]
     assert other["answer"] in answer["before"] and first in answer["after"]
@@ -268,11 +236,7 @@ def test_a_moved_state_changes_the_answer(client, facts, key):
     ]
     # The same by tokens instead of prompts, as the page sends a state.
     for place, fact in zip(("from", "to"), (one, other), strict=True):
-        write = {
-            "model": key,
-            "canvas": {"prompt": fact["prompt"]},
-            "settings": {"steps": 4, "length": 40},
-        }
+        write = {"model": key, "canvas": {"prompt": fact["prompt"]}, "settings": settings}
         ids = [token["id"] for token in stream(client, "write", write)[0][1]["tokens"]]
         body[place] = {**body[place], "canvas": {"tokens": ids, "length": 40}}
     again = call(client, "move", body)

@@ -205,14 +205,11 @@ def test_the_harness_finds_the_class_by_name():
             marks=pytest.mark.prove,  # the harness reads all of its own tasks first
         ),
         (("--tasks", ","), "no tasks were given"),
-        (("--tasks", "none/such.yaml"), "there is no task file 'none/such.yaml'"),
         (("--tasks", "made_text", "--limit", 0), "--limit is 0: expected at least 1"),
         (("--tasks", "made_text", "--fewshot", 9), "has fewer documents than the examples"),
-        (("--tasks", "made_text", "--gen-kwargs", "steps"), "expected names and values"),
         (("--tasks", "made_text", "--gen-kwargs", 'until=["a"'), "expected names and values"),
         (("--tasks", "made_text", "--gen-kwargs", "speed=3"), "hold {'speed': 3}"),
         (("--tasks", "made_text", "--chat"), "has no chat template"),
-        (("--tasks", "made_text", "--repeats", 1), "'repeats' is 1, expected at least 2"),
     ],
 )
 def test_mistakes_are_sentences(words, sentence, masked, tasks, tmp_path):

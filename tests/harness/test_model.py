@@ -12,15 +12,14 @@ from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import unmask
-from tests.conftest import TEXTS, lively, make_model
+from tests.conftest import TEXTS, make_model, make_noised
 from tests.harness.tasks import TEMPLATE
 from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import END, Tokenizer
 from unmask.evaluation.perplexity import score_documents
 from unmask.harness.model import UnmaskLM
 from unmask.harness.settings import HarnessSettings
-from unmask.net.model import Blueprint, Model
-from unmask.net.presets import preset
+from unmask.net.model import Model
 
 PAIRS = [
     ("The caves of", " Orsel are deep."),
@@ -38,15 +37,6 @@ def ask(kind: str, *arguments: tuple) -> list[Instance]:
     return [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
 
 
-def make_noised(kind: str) -> Model:
-    """A random model of another kind of noise than masks."""
-    tokenizer = Tokenizer.train(TEXTS, 280)
-    rows = tokenizer.vocab_size
-    more = {"latent_width": 8} if kind == "gaussian" else {}
-    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
-    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)
-
-
 @pytest.fixture(scope="module", params=[BEGIN, END, None])
 def twins(tmp_path_factory, request) -> tuple[HFLM, UnmaskLM]:
     """One random causal network under the harness's own class and under ours.
@@ -59,16 +49,10 @@ def twins(tmp_path_factory, request) -> tuple[HFLM, UnmaskLM]:
     if request.param is not None:
         tokenizer.begin_id = tokenizer.backend.token_to_id(request.param)
     config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=tokenizer.begin_id,
-        eos_token_id=tokenizer.end_id,
-    )
+        vocab_size=tokenizer.vocab_size, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
+        bos_token_id=tokenizer.begin_id, eos_token_id=tokenizer.end_id,
+    )  # fmt: skip
     theirs = LlamaForCausalLM(config).eval().requires_grad_(False)
     draw = torch.Generator().manual_seed(3)
     for parameter in theirs.parameters():
@@ -135,16 +119,11 @@ def test_rolling_windows_count_every_token_once(method, window):
     assert sum(len(tokens) for _, tokens in costs) == len(ids) and len(costs) > 2
     expected = sum(
         unmask.likelihood(
-            model,
-            tokens,
-            context,
-            method,
-            strata=4,
-            repeats=2,
+            model, tokens, context, method, strata=4, repeats=2,
             seed=unmask.base.seeds.derive_seed(0, "window", (*context, *tokens)),
         ).nll
         for context, tokens in costs
-    )
+    )  # fmt: skip
     (logp,) = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (text,)))
     assert -logp == pytest.approx(expected, rel=1e-5)
     assert (lm.errors[(text,)] > 0) == (method == "exact_k")

@@ -50,15 +50,9 @@ def test_a_masked_models_batch_is_one_request_at_a_time(method, guidance, rows):
         requests, score(model, requests, rows=rows, **settings), strict=True
     ):
         alone = unmask.likelihood(
-            model,
-            request.tokens,
-            request.context,
-            method,
-            guidance=guidance,
-            strata=4,
-            repeats=3,
+            model, request.tokens, request.context, method, guidance=guidance, strata=4, repeats=3,
             seed=request.seed,
-        )
+        )  # fmt: skip
         assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
         assert answer.estimate.error == pytest.approx(alone.error, rel=1e-3, abs=1e-5)
         assert answer.estimate.tokens == alone.tokens

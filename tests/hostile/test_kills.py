@@ -33,13 +33,9 @@ def measure(*words: str) -> Callable[[Pieces, Path], list[str]]:
     """A command of a measure on both models, small but of several parts."""
 
     def write(pieces: Pieces, out: Path) -> list[str]:
-        given = [
-            pieces.places["diffusion"],
-            pieces.places["twin"],
-            "--data",
-            pieces.places["corpus"],
-        ]
-        return [words[0], *given, *words[1:], "--device", "cpu", "--out", str(out)]
+        model, twin, corpus = pieces.places.values()
+        given = [words[0], model, twin, "--data", corpus]
+        return [*given, *words[1:], "--device", "cpu", "--out", str(out)]
 
     return write
 

@@ -54,9 +54,8 @@ NAMES = [f"{cls.__name__}.{field.name}" for cls, field, _ in NUMBERS]
 
 
 def test_all_settings_are_found():
-    assert {"Sampling.steps", "TraceSettings.memory", "Extraction.lr", "ToySettings.seed"} < {
-        *NAMES
-    }
+    some = {"Sampling.steps", "TraceSettings.memory", "Extraction.lr", "ToySettings.seed"}
+    assert some < set(NAMES)
     assert len(NAMES) > 70
 
 
@@ -104,12 +103,6 @@ def test_every_number_of_a_recipe_has_a_range(name, value):
         read_recipe("smollm2-open", [f"{name}={value}"])
 
 
-def test_all_problems_are_said_at_once():
-    with pytest.raises(SettingsError) as error:
-        unmask.Sampling(steps=0, temperature="hot", top_p=math.nan, seed=-1)
-    assert len(error.value.problems) == 4
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits(CheckedSettings):
     share: float = option(0.5, "", least=0, most=1)
@@ -150,15 +143,8 @@ def model():
         (lambda m: unmask.infill(m, [b"ids"]), "the prompt is a bytes"),
         (lambda m: unmask.sample("reversal-mdm", "The"), "the model is a str"),
         (lambda m: unmask.infill(None, "The [MASK]"), "the model is a NoneType"),
-        (lambda m: unmask.sample(m, "The", temperature="hot"), "'temperature' is 'hot'"),
         (lambda m: unmask.sample(m, "The", steps=10**9), "at most 1,000,000"),
         (lambda m: unmask.recall(m, steps=(10**9,)), "at most 1,000,000"),
-        (lambda m: unmask.recall(m, guidance=math.nan), "expected a finite number"),
-        (lambda m: unmask.trace(m, facts=-1), "'facts' is -1, expected at least 1"),
-        (lambda m: unmask.trace(m, memory=0), "'memory' is 0, expected more than 0"),
-        (lambda m: unmask.trace(m, memory=-1), "'memory' is -1, expected more than 0"),
-        (lambda m: unmask.trace(m, memory=math.nan), "expected a finite number"),
-        (lambda m: unmask.trace(m, samples=10**9), "at most 100,000"),
         (lambda m: unmask.train("reversal-ar", "out", minutes=math.nan), "nan"),
         (lambda m: unmask.train(5), "recipe"),
         (lambda m: m.net.unembed(torch.zeros(1, 3, 8), torch.tensor([99])), "positions"),
@@ -173,16 +159,7 @@ def test_mistakes_in_python_are_sentences(model, call, said):
 
 def make_facts(count: int) -> Corpus:
     facts = [
-        Fact(
-            subject=f"Town {i}",
-            object=f"c{i}",
-            prompt=f"The flag of Town {i} shows",
-            completion=f" c{i}",
-            subject_span=(12, 12 + len(f"Town {i}")),
-            object_span=(1, 1 + len(f"c{i}")),
-            fact_id=str(i),
-        )
-        for i in range(count)
+        Fact.of(f"Town {i}", f"c{i}", "The flag of {} shows", fact_id=str(i)) for i in range(count)
     ]
     return Corpus("made up", {"own": facts})
 

@@ -39,10 +39,6 @@ VERBS = [
 ]
 
 
-def test_the_table_has_all_kinds_of_verbs():
-    assert {("recall",), ("train",), ("study",), ("data", "make", "text")} < set(VERBS)
-
-
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 @pytest.mark.parametrize(("number", "status", "line"), ENDINGS)
 def test_every_verb_ends_alike(words, number, status, line, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
+from unmask.noise.process import step_nll
 from unmask.noise.schedules import BumpSchedule
 from unmask.noise.uniform import Uniform
 
@@ -86,6 +87,17 @@ class Language:
             terms = self.process.nll(logits, x0, xt, time).sum(-1)
             seen = self.noised(t)
             total += weight * torch.where(seen > 0, seen * terms, 0.0).sum(-1)
+        return total
+
+    def bound_steps(self, network: Network, steps: int) -> Tensor:
+        """D3PM's bound of every text in `steps` steps."""
+        total = torch.zeros(len(self.texts), dtype=torch.float64)
+        for k in range(1, steps + 1):
+            t, s = (torch.tensor(x / steps, dtype=torch.float64) for x in (k, k - 1))
+            logits, x0, xt = self.pair_up(network(k / steps))
+            terms = step_nll(self.process, logits, x0, xt, t, s).sum(-1)
+            seen = self.noised(k / steps)
+            total += torch.where(seen > 0, seen * terms, 0.0).sum(-1)
         return total
 
     def reverse(self, network: Network, steps: int) -> Tensor:

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import TEXTS, lively
+from tests.conftest import TEXTS, make_noised
 from tests.laws.enumeration import Language, quadrature
 from tests.laws.test_bounds import DISCRETE, K, tabulate
-from unmask import UserError, preset
-from unmask.data.tokenizer import Tokenizer
+from unmask import UserError
 from unmask.evaluation.perplexity import score_documents
-from unmask.net.model import Blueprint, Model
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.schedules import SigmoidSchedule
 from unmask.objectives.bounds import estimate_bound
@@ -143,19 +141,11 @@ def test_normalisations_are_the_bound_but_for_eps(name):
     assert (total - bound).abs().max() > 0
 
 
-def make_kind(kind: str) -> Model:
-    tokenizer = Tokenizer.train(TEXTS, 280)
-    rows = tokenizer.vocab_size
-    more = {"latent_width": 8} if kind == "gaussian" else {}
-    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
-    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)
-
-
 @pytest.mark.parametrize("kind", ["uniform", "hybrid", "gaussian"])
 def test_documents_cost_a_model_of_every_kind(kind):
     """Perplexity is a bound with its error, another draw with another seed, the same with the
     same."""
-    model = make_kind(kind)
+    model = make_noised(kind)
     one, again, other = (
         next(iter(score_documents(model, TEXTS[:1], repeats=3, seed=seed))) for seed in (0, 0, 1)
     )

@@ -31,18 +31,14 @@ from unmask.noise.uniform import Uniform
 
 K = 3
 PROCESSES = {
-    "masked": Masked(K, K),
-    "masked-cosine": Masked(K, K, CosineSchedule()),
-    "masked-inside": Masked(K, 0),
-    "uniform": Uniform(K),
-    "uniform-cosine": Uniform(K, CosineSchedule()),
-    "uniform-mixture": Uniform(K, mixture=True),
-    "uniform-steep": Uniform(K, PolynomialSchedule(0.5)),
-    "hybrid": Hybrid(K),
+    "masked": Masked(K, K), "masked-cosine": Masked(K, K, CosineSchedule()),
+    "masked-inside": Masked(K, 0), "uniform": Uniform(K),
+    "uniform-cosine": Uniform(K, CosineSchedule()), "uniform-mixture": Uniform(K, mixture=True),
+    "uniform-steep": Uniform(K, PolynomialSchedule(0.5)), "hybrid": Hybrid(K),
     "hybrid-steep": Hybrid(K, PolynomialSchedule(3.0), share_start=0.6, share_stop=0.8),
     "hybrid-flat": Hybrid(K, share_start=0.4, share_stop=0.4),
     "hybrid-bump": Hybrid(K, BumpSchedule(0.2)),
-}
+}  # fmt: skip
 SHARP = [LinearSchedule(), CosineSchedule(), PolynomialSchedule(3.0), PolynomialSchedule(0.5)]
 SHARP += [BumpSchedule(0.2)]
 OPEN = [GeometricSchedule(), SigmoidSchedule()]

@@ -106,14 +106,9 @@ HONOURED: dict[str, Feature] = {
 }
 REFUSED: dict[str, Feature] = {
     "cache approximate": partial(draw, steps=6, block=4, cache="approximate"),
-    "trace_tokens": trace,
-    "trace_steps": trace_along,
-    "estimate_effects": estimate,
-    "cut_edges": cut,
-    "patch_paths": follow,
-    "key": find_key,
-    "value": find_value,
-}
+    "trace_tokens": trace, "trace_steps": trace_along, "estimate_effects": estimate,
+    "cut_edges": cut, "patch_paths": follow, "key": find_key, "value": find_value,
+}  # fmt: skip
 IMPOSSIBLE = {("causal", "infill"), ("causal", "cache approximate")}
 """An autoregressive model fills no masks, and what it keeps of its past is exact."""
 
@@ -153,19 +148,14 @@ def halve_rows(layer: int, part: str) -> Callable[[Transformer], None]:
 
 
 PATCHES = {
-    "embed": halve("embedding."),
-    "layers.1.attn_q": halve_rows(1, "q"),
-    "layers.0.attn_k": halve_rows(0, "k"),
-    "layers.1.attn_v": halve_rows(1, "v"),
-    "layers.*.attn_pattern": halve("attn.out."),
-    "layers.*.attn_z": halve("attn.out."),
+    "embed": halve("embedding."), "layers.1.attn_q": halve_rows(1, "q"),
+    "layers.0.attn_k": halve_rows(0, "k"), "layers.1.attn_v": halve_rows(1, "v"),
+    "layers.*.attn_pattern": halve("attn.out."), "layers.*.attn_z": halve("attn.out."),
     "layers.1.attn_out": halve("layers.1.attn.out."),
     "layers.0.mlp_in": halve("layers.0.mlp.gate.", "layers.0.mlp.up."),
-    "layers.0.mlp_key": halve("layers.0.mlp.down."),
-    "layers.*.mlp_out": halve("mlp.down."),
-    "final": halve("head."),
-    "logits": halve("head."),
-}
+    "layers.0.mlp_key": halve("layers.0.mlp.down."), "layers.*.mlp_out": halve("mlp.down."),
+    "final": halve("head."), "logits": halve("head."),
+}  # fmt: skip
 """Sites, and the weights whose halving halves the activation there; the network has no biases."""
 
 

@@ -23,17 +23,9 @@ LENGTH, STEPS, ROWS, MASK = 2, 4, 20_000, 2
 def make(kind: str, **noise) -> Model:
     """A network over tokens 0 and 1, the mask behind them, that sees where it is."""
     config = NetConfig(
-        vocab_size=3,
-        num_logits=2,
-        width=16,
-        layers=2,
-        heads=2,
-        mlp_width=32,
-        context=LENGTH,
-        positions="learned",
-        mlp="gelu",
-        time=kind == "uniform",
-    )
+        vocab_size=3, num_logits=2, width=16, layers=2, heads=2, mlp_width=32, context=LENGTH,
+        positions="learned", mlp="gelu", time=kind == "uniform",
+    )  # fmt: skip
     net = lively(config)
     for weight in net.parameters():
         weight.mul_(4.0)

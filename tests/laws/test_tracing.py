@@ -108,16 +108,9 @@ def test_guided_is_the_plain_tracer(model, state):
     hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
     guided = (0.7, model.logits(hidden))
     found = trace_tokens(
-        model,
-        tokens,
-        SUBJECT,
-        answer,
-        parts=PARTS,
-        window=2,
-        corruption=NOISE,
-        guidance=0.7,
+        model, tokens, SUBJECT, answer, parts=PARTS, window=2, corruption=NOISE, guidance=0.7,
         prompt_length=5,
-    )
+    )  # fmt: skip
     for part in PARTS:
         window = 1 if part == "resid" else 2
         bad = corrupt(model, tokens)
@@ -145,15 +138,9 @@ def test_severed_is_the_plain_tracer(model, state, severed):
     bad = corrupt(model, tokens)
     expected = trace_plainly(model, tokens, bad, answer, "resid", severed=severed)
     found = trace_tokens(
-        model,
-        tokens,
-        SUBJECT,
-        answer,
-        parts=("resid",),
-        window=1,
-        corruption=NOISE,
+        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE,
         severed=severed,
-    )
+    )  # fmt: skip
     torch.testing.assert_close(found.values("resid"), expected, **CLOSE)
     whole = trace_tokens(
         model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE
@@ -223,15 +210,9 @@ def test_all_embeddings_give_the_clean_run(model, state):
     tokens, answer = state
     for places in (tuple(range(*SUBJECT)), tuple(range(L))):
         found = trace_tokens(
-            model,
-            tokens,
-            SUBJECT,
-            answer,
-            parts=("embed",),
-            window=1,
-            corruption=NOISE,
+            model, tokens, SUBJECT, answer, parts=("embed",), window=1, corruption=NOISE,
             places=[places],
-        )
+        )  # fmt: skip
         assert abs(found.total_effect) > 1e-4
         clean = torch.full((1, 1, NOISE.samples), found.clean, dtype=torch.float64)
         torch.testing.assert_close(found.values("embed"), clean, **CLOSE)
@@ -240,14 +221,9 @@ def test_all_embeddings_give_the_clean_run(model, state):
 def test_a_state_patched_with_itself_changes_nothing(model, state):
     tokens, answer = state
     found = trace_tokens(
-        model,
-        tokens,
-        SUBJECT,
-        answer,
-        parts=PARTS,
-        window=3,
+        model, tokens, SUBJECT, answer, parts=PARTS, window=3,
         corruption=Noise(sigma=0.0, samples=2),
-    )
+    )  # fmt: skip
     for part in PARTS:
         clean = torch.full((L, LAYERS, 2), found.clean, dtype=torch.float64)
         torch.testing.assert_close(found.values(part), clean, **CLOSE)
@@ -276,15 +252,9 @@ def test_the_last_layer_is_where_the_answer_is_read(model, state):
     rows = tuple(sorted({model.row_of(position) for position in answer}))
     others = [place for place in range(L) if place not in rows]
     found = trace_tokens(
-        model,
-        tokens,
-        SUBJECT,
-        answer,
-        parts=("resid",),
-        window=1,
-        corruption=NOISE,
+        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE,
         places=[rows, *others],
-    ).effects("resid")[:, -1]
+    ).effects("resid")[:, -1]  # fmt: skip
     whole = trace_tokens(
         model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE
     )
@@ -361,16 +331,9 @@ def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
     torch.testing.assert_close(found.corrupted_values(), expected[1], **CLOSE)
     # All subject states restored at the embedding: the clean run, guided.
     whole = trace_tokens(
-        model,
-        tokens,
-        SUBJECT,
-        answer,
-        parts=("embed",),
-        window=1,
-        corruption=NOISE,
-        guidance=0.8,
+        model, tokens, SUBJECT, answer, parts=("embed",), window=1, corruption=NOISE, guidance=0.8,
         places=[tuple(range(*SUBJECT))],
-    )
+    )  # fmt: skip
     assert (whole.values("embed") - whole.clean).abs().max() < 1e-6
 
 

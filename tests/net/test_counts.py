@@ -1,11 +1,10 @@
 """Parameters are those that papers and model cards name; operations those that torch counts."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from unmask.net.config import NetConfig
 from unmask.net.counts import (
     count_cache_bytes,
     count_flops,
@@ -24,39 +23,28 @@ def test_there_are_thirty_sizes():
 
 
 PUBLISHED = {
-    "GPT-2": (
-        preset("tiny-gpt2", vocab_size=50257, width=768, layers=12, heads=12, mlp_width=3072),
-        1024,
-        124_439_808,
-    ),
-    "Llama 2 7B": (
-        preset("tiny", vocab_size=32000, width=4096, layers=32, heads=32, mlp_width=11008),
-        4096,
-        6_738_415_616,
-    ),
-    "Qwen2.5 0.5B": (
-        preset("tiny-grouped", vocab_size=151936, width=896, layers=24, heads=14, mlp_width=4864),
-        32768,
-        494_032_768,
-    ),
-    "Pythia 70M": (
-        preset("tiny-pythia", vocab_size=50304, width=512, layers=6, heads=8, mlp_width=2048),
-        2048,
-        70_426_624,
-    ),
+    "GPT-2": ("tiny-gpt2", 50257, 768, 12, 12, 3072, 1024, 124_439_808),
+    "Llama 2 7B": ("tiny", 32000, 4096, 32, 32, 11008, 4096, 6_738_415_616),
+    "Qwen2.5 0.5B": ("tiny-grouped", 151936, 896, 24, 14, 4864, 32768, 494_032_768),
+    "Pythia 70M": ("tiny-pythia", 50304, 512, 6, 8, 2048, 2048, 70_426_624),
 }
-"""Networks, their contexts and how many parameters they are known to have."""
+"""A preset, what is changed of it, and how many parameters the network is known to have."""
+SHAPE = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
+
+
+def make(name: str) -> NetConfig:
+    kind, *sizes, _ = PUBLISHED[name]
+    return preset(kind, **dict(zip(SHAPE, sizes, strict=True)))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters(name):
-    config, context, total = PUBLISHED[name]
-    assert count_parameters(replace(config, context=context)).total == total
+    assert count_parameters(make(name)).total == PUBLISHED[name][-1]
 
 
 def test_parts_of_the_parameters():
     """Pythia's paper counts 18,915,328 without embedding and head; the rest is these two."""
-    parts = count_parameters(PUBLISHED["Pythia 70M"][0])
+    parts = count_parameters(make("Pythia 70M"))
     assert parts.layers + parts.final_norm == 18_915_328
     assert parts.embedding == parts.head == 50304 * 512 and parts.positions == 0
     tied = count_parameters(preset("tiny-gpt2"))

@@ -13,14 +13,9 @@ from unmask.data.chat import ChatTemplate
 from unmask.net.model import Blueprint, Model
 
 PRESETS = {
-    "llama": "tiny",
-    "qwen2": "tiny-grouped",
-    "qwen3": "tiny-qwen3",
-    "gpt2": "tiny-gpt2",
-    "gpt_neox": "tiny-pythia",
-    "llada": "tiny",
-    "dream": "tiny-grouped",
-}
+    "llama": "tiny", "qwen2": "tiny-grouped", "qwen3": "tiny-qwen3", "gpt2": "tiny-gpt2",
+    "gpt_neox": "tiny-pythia", "llada": "tiny", "dream": "tiny-grouped",
+}  # fmt: skip
 """A network that each dialect can say."""
 
 

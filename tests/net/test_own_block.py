@@ -81,15 +81,9 @@ def test_tracing_is_the_plain_tracer(model):
     noise = Noise(sigma=1.0, samples=2)
     bad = noise.apply(model, torch.tensor(tokens), range(1, 4))
     found = trace_tokens(
-        model,
-        tokens,
-        (1, 4),
-        answer,
-        parts=("resid", "mlp", "attn"),
-        window=2,
-        corruption=noise,
+        model, tokens, (1, 4), answer, parts=("resid", "mlp", "attn"), window=2, corruption=noise,
         metric="logp",
-    )
+    )  # fmt: skip
     for part in ("resid", "mlp", "attn"):
         window = 1 if part == "resid" else 2
         expected = trace_plainly(model, tokens, bad, answer, part, window).log()
@@ -103,11 +97,8 @@ def test_a_value_and_a_key(model):
         model, make_fact(0, "p2d"), layer=1, prefixes=PREFIXES, search_steps=4, length=32
     )
     assert found.distance > 0 and found.p_after > found.p_before
-    net, tokens, generator = (
-        model.net,
-        torch.arange(12).view(2, 6),
-        torch.Generator().manual_seed(2),
-    )
+    net, tokens = model.net, torch.arange(12).view(2, 6)
+    generator = torch.Generator().manual_seed(2)
     place, reads = torch.tensor([1, 2]), torch.tensor([[4, 5], [3, 5]])
     for layer in range(net.config.layers):
         added = torch.randn(2, 64, generator=generator)

@@ -11,33 +11,18 @@ from unmask.noise.processes import PROCESSES
 from unmask.noise.uniform import Uniform
 
 QUESTIONS = (
-    "sees_later",
-    "predicts_next",
-    "has_steps",
-    "fills_masks",
-    "is_scored",
-    "hides_behind_mask",
-    "has_mask",
-    "noises_vectors",
-    "is_bound",
-)
+    "sees_later", "predicts_next", "has_steps", "fills_masks", "is_scored", "hides_behind_mask",
+    "has_mask", "noises_vectors", "is_bound",
+)  # fmt: skip
 YES = {
-    "masked": {
-        *("sees_later", "has_steps", "fills_masks", "is_scored", "hides_behind_mask"),
-        *("has_mask", "is_bound"),
-    },
+    "masked": set(QUESTIONS) - {"predicts_next", "noises_vectors"},
     "uniform": {"sees_later", "has_steps", "hides_behind_mask", "is_bound"},
     "hybrid": {"sees_later", "has_steps", "hides_behind_mask", "has_mask", "is_bound"},
     "gaussian": {"sees_later", "has_steps", "hides_behind_mask", "noises_vectors", "is_bound"},
     "causal": {"predicts_next", "is_scored"},
 }
-SAMPLERS = {
-    "masked": "unmasking",
-    "uniform": "ancestral",
-    "hybrid": "ancestral",
-    "gaussian": "vectors",
-    "causal": "causal",
-}
+SAMPLERS = {"masked": "unmasking", "gaussian": "vectors", "causal": "causal"}
+SAMPLERS |= dict.fromkeys(("uniform", "hybrid"), "ancestral")
 SCORED = {"masked", "causal"}
 
 

@@ -20,14 +20,9 @@ from unmask.net.transformer import Transformer
 L, MASK = 12, 511
 FACT = make_fact(0, "p2d")
 NETS = [
-    ("tiny", False),
-    ("tiny", True),
-    ("tiny-pythia", False),
-    ("tiny-blocks", False),
-    ("tiny-bert", False),
-    ("tiny-post", False),
-    ("tiny-llada2", False),
-]
+    ("tiny", False), ("tiny", True), ("tiny-pythia", False), ("tiny-blocks", False),
+    ("tiny-bert", False), ("tiny-post", False), ("tiny-llada2", False),
+]  # fmt: skip
 
 
 def make(name: str, causal: bool) -> Model:

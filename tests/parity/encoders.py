@@ -15,7 +15,7 @@ def fill(theirs: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(3)
     for parameter in theirs.parameters():
         drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(0.15 * drawn if parameter.ndim == 2 else 1 + 0.3 * drawn)
+        parameter.copy_(0.15 * drawn if parameter.ndim > 1 else 1 + 0.3 * drawn)
 
 
 def compare(theirs: torch.nn.Module, folder: Path) -> None:

@@ -17,13 +17,8 @@ from unmask import UserError
 from unmask.net.model import Blueprint, Model
 from unmask.tracing.paths import patch_paths
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 300,
-    "hidden_size": 48,
-    "intermediate_size": 60,
-    "num_hidden_layers": 4,
-}
-SHAPE |= {"num_attention_heads": 6, "max_position_embeddings": 64}
+SHAPE: dict[str, Any] = {"vocab_size": 300, "hidden_size": 48, "intermediate_size": 60}
+SHAPE |= {"num_hidden_layers": 4, "num_attention_heads": 6, "max_position_embeddings": 64}
 
 
 @pytest.fixture
@@ -43,10 +38,7 @@ def test_round_trip_key_for_key(peer, tmp_path):
     unmask.save(unmask.load(folder, device="cpu", mask=299), tmp_path / "back", "bert")
     before = load_file(folder / "model.safetensors")
     after = load_file(tmp_path / "back" / "model.safetensors")
-    again = {
-        "cls.predictions.decoder.weight",
-        "cls.predictions.decoder.bias",
-    }  # other names' tensors
+    again = {f"cls.predictions.decoder.{part}" for part in ("weight", "bias")}  # of other names
     assert before.keys() - again == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in after)
     reloaded = BertForMaskedLM.from_pretrained(tmp_path / "back").eval()

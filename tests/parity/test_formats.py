@@ -161,14 +161,10 @@ def test_a_causal_model_with_a_mask_is_questioned(copy, caplog):
 def make_llama(folder: Path, tied: bool = False) -> LlamaForCausalLM:
     """A tiny random Llama, written by `transformers`."""
     torch.manual_seed(4)
-    shape: dict[str, Any] = {
-        "vocab_size": 90,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 3,
-    }
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    config = LlamaConfig(**shape, tie_word_embeddings=tied, initializer_range=0.3)
+    shape: dict[str, Any] = {"vocab_size": 90, "hidden_size": 32, "intermediate_size": 48}
+    shape |= {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    more = {"max_position_embeddings": 64, "initializer_range": 0.3}
+    config = LlamaConfig(**shape, **more, tie_word_embeddings=tied)
     theirs = LlamaForCausalLM(config).eval().requires_grad_(False)
     theirs.save_pretrained(folder)
     return theirs

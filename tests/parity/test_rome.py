@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import unmask
 from tests.fixtures import load_expected, load_peer
+from tests.parity.encoders import fill
 from tests.parity.test_transformers import PEERS
 from tests.tracing.plain import trace_plainly
 from unmask.tracing.corruption import measure_sigma
@@ -64,11 +66,7 @@ def test_dialects_of_the_peers(path):
 
 @pytest.mark.parametrize("name", ["llama-wide-heads", "qwen2", "gpt2"])
 def test_dialects_of_transformers(name, tmp_path):
-    make, config = PEERS[name]
-    theirs = make(config).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(3)
-    for parameter in theirs.parameters():
-        drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(0.15 * drawn if parameter.ndim == 2 else 1 + 0.3 * drawn)
+    theirs = AutoModelForCausalLM.from_config(PEERS[name])
+    fill(theirs)
     theirs.save_pretrained(tmp_path)
     check(unmask.load(tmp_path, device="cpu"), 300)

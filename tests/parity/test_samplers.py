@@ -47,11 +47,12 @@ def test_llada(model, prompts):
         assert torch.equal(alone.tokens, tokens[1:2]), name
 
 
+@pytest.mark.parametrize("cache", ["none", "exact"])
 @pytest.mark.parametrize("steps", [4, 2])
-def test_sdar(steps):
+def test_sdar(steps, cache):
     """Its sampler writes block after block, each from left to right in that number of steps."""
     model, expected = load_peer("sdar-tiny"), load_expected("sdar-tiny")
-    settings = {"steps": 4 * steps, "plan": "llada", "order": "left", "length": 20}
+    settings = {"steps": 4 * steps, "plan": "llada", "order": "left", "length": 20, "cache": cache}
     found = sample(model, expected["prompt"].tolist(), **settings)
     assert torch.equal(found.tokens, expected[f"sequential_greedy_steps{steps}"])
 
@@ -65,21 +66,3 @@ def test_fast_dllm(threshold, cache):
     settings = {"plan": f"threshold={threshold}", "block": 4, "length": 25, "cache": cache}
     drawn = sample(model, expected["prompt"].tolist(), **settings)
     assert torch.equal(drawn.tokens, expected[f"greedy_threshold{threshold}"])
-
-
-@pytest.mark.parametrize("plan", ["smdm", "llada", "linear", "cosine", "one"])
-@pytest.mark.parametrize("guidance", [0.0, 0.8])
-def test_mixed_lengths_in_one_batch(model, prompts, plan, guidance):
-    """Prompts and canvases of different lengths: each row is what it is alone."""
-    rows = [prompts[0][:3], prompts[1], prompts[2][:6], prompts[3][:1]]
-    lengths = [14, 12, 17, 7]
-    for order in ("confidence", "entropy", "margin", "left", "random"):
-        settings = {"steps": 5, "plan": plan, "order": order, "guidance": guidance}
-        settings |= {"temperature": 0.7 if order == "random" else 0.0, "seed": 3}
-        if plan == "one":
-            settings["steps"] = 17
-        together = sample(model, rows, **settings, length=lengths)
-        for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            alone = sample(model, [row], **settings, length=length)
-            assert torch.equal(together.tokens[i, :length], alone.tokens[0]), (order, i)
-            assert (alone.tokens != model.mask_id).all()

@@ -9,22 +9,17 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
-    GPT2LMHeadModel,
     GPTNeoXConfig,
-    GPTNeoXForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
     PretrainedConfig,
     Qwen2Config,
-    Qwen2ForCausalLM,
     Qwen3Config,
-    Qwen3ForCausalLM,
     Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
 )
 
 import unmask
 from tests.conftest import lively
+from tests.parity.encoders import fill
 from unmask.net.loading import inspect
 from unmask.net.model import Blueprint, Model
 
@@ -44,38 +39,33 @@ NEOX = SHAPE | {"num_attention_heads": 3, "eos_token_id": 0}
 NEOX.pop("num_key_value_heads")
 PLAIN_NEOX = {"use_parallel_residual": False, "hidden_act": "gelu_new", "attention_bias": False}
 
-PEERS: dict[str, tuple[type, PretrainedConfig]] = {
-    "llama": (LlamaForCausalLM, LlamaConfig(**SHAPE)),
-    "llama-biased": (LlamaForCausalLM, LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)),
-    "llama-wide-heads": (LlamaForCausalLM, LlamaConfig(**SHAPE, head_dim=16)),
-    "llama-tied": (LlamaForCausalLM, LlamaConfig(**SHAPE, tie_word_embeddings=True)),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, **ROPE)),
-    "qwen2-tied": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, **ROPE, tie_word_embeddings=True)),
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, **ROPE, head_dim=16)),
-    "qwen3-biased": (
-        Qwen3ForCausalLM,
-        Qwen3Config(**SHAPE, **ROPE, head_dim=8, attention_bias=True, tie_word_embeddings=True),
+PEERS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SHAPE),
+    "llama-biased": LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "llama-wide-heads": LlamaConfig(**SHAPE, head_dim=16),
+    "llama-tied": LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SHAPE, **ROPE),
+    "qwen2-tied": Qwen2Config(**SHAPE, **ROPE, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SHAPE, **ROPE, head_dim=16),
+    "qwen3-biased": Qwen3Config(
+        **SHAPE, **ROPE, head_dim=8, attention_bias=True, tie_word_embeddings=True
     ),
-    "llama3": (LlamaForCausalLM, LlamaConfig(**SHAPE, rope_parameters=LLAMA3)),
-    "llama-linear": (LlamaForCausalLM, LlamaConfig(**SHAPE, rope_parameters=LINEAR)),
-    "qwen3-yarn": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, head_dim=16, rope_parameters=YARN)),
-    "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**SHAPE, **ROPE, **EXPERTS)),
-    "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2)),
-    "gpt2-narrow": (GPT2LMHeadModel, GPT2Config(**GPT2, n_inner=120)),
-    "gpt-neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX)),
-    "gpt-neox-sequential": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX, **PLAIN_NEOX)),
+    "llama3": LlamaConfig(**SHAPE, rope_parameters=LLAMA3),
+    "llama-linear": LlamaConfig(**SHAPE, rope_parameters=LINEAR),
+    "qwen3-yarn": Qwen3Config(**SHAPE, head_dim=16, rope_parameters=YARN),
+    "qwen3-moe": Qwen3MoeConfig(**SHAPE, **ROPE, **EXPERTS),
+    "gpt2": GPT2Config(**GPT2),
+    "gpt2-narrow": GPT2Config(**GPT2, n_inner=120),
+    "gpt-neox": GPTNeoXConfig(**NEOX),
+    "gpt-neox-sequential": GPTNeoXConfig(**NEOX, **PLAIN_NEOX),
 }
 
 
 @pytest.fixture(params=list(PEERS))
 def peer(request, tmp_path) -> tuple[torch.nn.Module, Path]:
     """A random network of `transformers`, lively enough to show a wrong map, and its folder."""
-    make, config = PEERS[request.param]
-    theirs = make(config).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(3)
-    for parameter in theirs.parameters():
-        drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(0.15 * drawn if parameter.ndim > 1 else 1 + 0.3 * drawn)
+    theirs = AutoModelForCausalLM.from_config(PEERS[request.param])
+    fill(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
     return theirs, tmp_path / "theirs"
 
@@ -129,8 +119,7 @@ def test_decoding_agrees(peer):
 
 def test_gpt2_as_the_hub_has_it(tmp_path):
     """Names without their first part, and stored attention masks among the weights."""
-    make, config = PEERS["gpt2"]
-    theirs = make(config).eval()
+    theirs = AutoModelForCausalLM.from_config(PEERS["gpt2"]).eval()
     theirs.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     short = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
@@ -143,8 +132,7 @@ def test_gpt2_as_the_hub_has_it(tmp_path):
 
 def test_pythia_as_the_hub_has_it(tmp_path):
     """Rotary settings by their old names, and stored masks and frequencies among the weights."""
-    make, config = PEERS["gpt-neox"]
-    theirs = make(config).eval()
+    theirs = AutoModelForCausalLM.from_config(PEERS["gpt-neox"]).eval()
     theirs.save_pretrained(tmp_path)
     said = json.loads((tmp_path / "config.json").read_text())
     for name in ("rope_parameters", "attention_bias"):

@@ -25,20 +25,9 @@ def make_fact(number: int, direction: str, phrasing: int = 0) -> Fact:
     name, thing = list(PEOPLE.items())[number]
     given, asked = (name, thing) if direction == "p2d" else (thing, name)
     front = ("They say", "Now")[phrasing % 2]
-    prompt = f"{front} {given} is known as"
-    begin = len(front) + 1
-    return Fact(
-        subject=given,
-        object=asked,
-        prompt=prompt,
-        completion=f" {asked}",
-        subject_span=(begin, begin + len(given)),
-        object_span=(1, 1 + len(asked)),
-        direction=direction,
-        trained="same" if direction == "p2d" else "reverse",
-        fact_id=f"fact-{number}",
-        phrasing=phrasing,
-    )
+    trained = "same" if direction == "p2d" else "reverse"
+    more = {"direction": direction, "trained": trained, "phrasing": phrasing}
+    return Fact.of(given, asked, f"{front} {{}} is known as", fact_id=f"fact-{number}", **more)
 
 
 def make_facts() -> list[Fact]:

@@ -37,14 +37,9 @@ def plant(causal: bool) -> Planted:
     """
     tokenizer = make_tokenizer()
     config = NetConfig(
-        vocab_size=tokenizer.vocab_size,
-        width=WIDTH,
-        layers=2,
-        heads=1,
-        mlp_width=MLP,
-        context=64,
+        vocab_size=tokenizer.vocab_size, width=WIDTH, layers=2, heads=1, mlp_width=MLP, context=64,
         causal=causal,
-    )
+    )  # fmt: skip
     net = Transformer(config, seed=None).eval().requires_grad_(False)
     for name, parameter in net.named_parameters():
         parameter.fill_(1.0 if "norm" in name else 0.0)
@@ -71,12 +66,7 @@ def plant(causal: bool) -> Planted:
         config, "causal" if causal else "masked", None if causal else tokenizer.mask_id
     )
     fact = Fact(
-        subject=SUBJECT,
-        object=OBJECT,
-        prompt=text,
-        completion=OBJECT,
-        subject_span=(1, 2),
-        object_span=(0, len(OBJECT)),
-        fact_id="planted",
-    )
+        subject=SUBJECT, object=OBJECT, prompt=text, completion=OBJECT, subject_span=(1, 2),
+        object_span=(0, len(OBJECT)), fact_id="planted",
+    )  # fmt: skip
     return Planted(Model("planted", net, blueprint, tokenizer), fact, key, value)

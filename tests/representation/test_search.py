@@ -8,7 +8,6 @@ import torch
 import unmask
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from unmask import UserError
-from unmask.base.config import SettingsError
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.net.blocks import BLOCKS, Block
@@ -195,15 +194,7 @@ def test_prefixes_are_seeded(model, twin):
 
 
 def test_mistakes_are_sentences(model, twin):
-    whole = Fact(
-        subject="Ada Quill",
-        object="the painter of red boats",
-        prompt="Ada Quill",
-        completion=" the painter of red boats",
-        subject_span=(0, 9),
-        object_span=(1, 25),
-        fact_id="whole",
-    )
+    whole = Fact.of("Ada Quill", "the painter of red boats", "{}", fact_id="whole")
     with pytest.raises(UserError, match="subject 'Ada Quill' is the whole prompt"):
         unmask.extract_value(model, whole, LAYER, prefixes=1)
     for find in (unmask.extract_key, unmask.extract_value):
@@ -235,13 +226,6 @@ def test_mistakes_are_sentences(model, twin):
     mute = replace(model, tokenizer=None)
     with pytest.raises(UserError, match="has no tokenizer"):
         unmask.extract_key(mute, fact, LAYER)
-    with pytest.raises(SettingsError, match="'kl' is -1.*'search_steps' is -2"):
-        choose_extraction(kl=-1.0, search_steps=-2)
-    for name in ("kl", "norm", "guidance", "lr", "clamp"):
-        for number in (float("nan"), float("inf"), -1.0):
-            expected = "at least 0|more than 0" if number < 0 else "a finite number"
-            with pytest.raises(SettingsError, match=f"'{name}' is {number}, expected ({expected})"):
-                choose_extraction(**{name: number})
     with pytest.raises(UserError, match="'prefixes' is 'text', expected an integer or a list of"):
         unmask.extract_value(model, fact, LAYER, prefixes="text")
     with pytest.raises(UserError, match="has one layer, and `all` leaves the last one out"):
@@ -291,15 +275,7 @@ def test_a_post_norm_block_is_refused(monkeypatch, gain, dtype):
 def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
     """A causal model reads an object at the last token of the prompt, here the subject's."""
     name, thing = "Ada Quill", "boats"
-    fact = Fact(
-        subject=name,
-        object=thing,
-        prompt=f"Now {name}",
-        completion=f" {thing}",
-        subject_span=(4, 13),
-        object_span=(1, 6),
-        fact_id="end",
-    )
+    fact = Fact.of(name, thing, "Now {}", fact_id="end")
     found = unmask.extract_value(twin, fact, 3, prefixes=1, search_steps=3)
     assert found.p_after > found.p_before
 
@@ -362,17 +338,11 @@ def test_a_trace_chooses_the_layer_whose_mlp_does_most():
     rows = [
         base | {"layer": layer, "mean": mean} | more
         for layer, mean, more in (
-            (0, 0.4, {}),
-            (0, 0.2, {}),
-            (1, 0.5, {}),
-            (1, 0.0, {}),
-            (1, 9.0, {"role": "further"}),
-            (1, 9.0, {"control": "other fact"}),
-            (1, 9.0, {"part": "attn"}),
-            (1, 9.0, {"model": "other"}),
-            (2, 9.0, {}),
+            (0, 0.4, {}), (0, 0.2, {}), (1, 0.5, {}), (1, 0.0, {}), (1, 9.0, {"role": "further"}),
+            (1, 9.0, {"control": "other fact"}), (1, 9.0, {"part": "attn"}),
+            (1, 9.0, {"model": "other"}), (2, 9.0, {}),
         )
-    ]
+    ]  # fmt: skip
     assert find_traced_layer(rows, "made", 3) == 0
     assert find_traced_layer(rows, "made", 4) == 2
     assert find_traced_layer(rows, "other", 3) == 1

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from unmask.sampling.state import Predictions, StepState, StepTimes
 
+V = 40
+"""Rows of the shared model's embedding; the last is its mask's."""
+
 
 def make_state(
     open_: Tensor,
@@ -18,14 +21,8 @@ def make_state(
     predictions = Predictions(open_, p.log())
     return StepState(
         tokens=torch.zeros(open_.shape, dtype=torch.long),
-        proposed=predictions.spread(p.argmax(-1), 0),
-        written=torch.zeros_like(open_),
-        written_confidence=torch.ones(open_.shape, dtype=torch.float64),
-        step=step,
-        steps=steps,
-        num_start=torch.full((len(open_),), start),
-        times=StepTimes.at(step, steps),
-        remask_rate=0.0,
-        predictions=predictions,
-        last=last,
-    )
+        proposed=predictions.spread(p.argmax(-1), 0), written=torch.zeros_like(open_),
+        written_confidence=torch.ones(open_.shape, dtype=torch.float64), step=step, steps=steps,
+        num_start=torch.full((len(open_),), start), times=StepTimes.at(step, steps),
+        remask_rate=0.0, predictions=predictions, last=last,
+    )  # fmt: skip

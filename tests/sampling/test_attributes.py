@@ -12,19 +12,14 @@ import unmask
 from tests.commands import run
 from tests.conftest import lively, make_model
 from tests.laws.test_sampling import ROWS, make
+from tests.sampling.states import V
 from unmask import UserError
 from unmask.net.model import Blueprint, Model
 from unmask.noise.guidance import find_log_rate
 from unmask.sampling.probes import StateProbe, find_mean_state, train_probe
 
-V, LENGTH = 40, 12
+LENGTH = 12
 DRAWN: dict[str, Any] = {"temperature": 1.0, "order": "random", "plan": "linear", "length": LENGTH}
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def make_rows(seed: int, number: int = 200) -> tuple[list[list[int]], list[bool]]:

@@ -7,7 +7,7 @@ import torch
 
 import unmask
 from tests.conftest import lively
-from tests.fixtures import load_expected, load_peer
+from tests.fixtures import load_peer
 from unmask.net.model import Blueprint, Model
 
 MASK = 511
@@ -60,14 +60,6 @@ def test_fewer_positions_are_run():
     unmask.sample(other, [[3]], cache="exact", **given)
     # 40 passes of 40; one of 40, then 4 positions a pass and 4 more in the first pass of a block.
     assert plain.positions == 1600 and cached.positions == 40 + 39 * 4 + 9 * 4
-
-
-@pytest.mark.parametrize("steps", [4, 2])
-def test_sdar_with_its_cache(steps):
-    model, expected = load_peer("sdar-tiny"), load_expected("sdar-tiny")
-    settings: dict[str, Any] = {"steps": 4 * steps, "plan": "llada", "order": "left", "length": 20}
-    drawn = unmask.sample(model, expected["prompt"].tolist(), cache="exact", **settings)
-    assert torch.equal(drawn.tokens, expected[f"sequential_greedy_steps{steps}"])
 
 
 @pytest.mark.parametrize("peer", ["sdar-tiny", "fast-dllm-v2-tiny", "llada2-tiny"])

@@ -6,21 +6,14 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
 from tests.laws.test_sampling import ROWS, close, make
+from tests.sampling.states import V
 from unmask import UserError
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.sampling.correctors import LeastTrusted, UniformChoice
 
-V = 40
 DRAWN: dict[str, Any] = {"temperature": 1.0, "order": "random", "plan": "linear"}
 NAMES = ["uniform=2", "margin=1", "gumbel=2,0.5", "accepted=1"]
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def same(one: unmask.Trajectory, other: unmask.Trajectory) -> bool:

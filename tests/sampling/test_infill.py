@@ -146,17 +146,6 @@ def test_required_phrases_leave_room_for_each_other(model):
         unmask.sample(model, ["The"], length=prompt + sum(sizes) - 1, require=phrases)
 
 
-def test_numbers_of_other_libraries(model):
-    import numpy as np
-
-    ids = model.tokenizer.encode("The").ids
-    plain = unmask.sample(model, [ids], length=12, steps=4, guidance=0.5)
-    found = unmask.sample(
-        model, np.array(ids), length=np.int64(12), steps=np.int64(4), guidance=np.float32(0.5)
-    )
-    assert torch.equal(found.tokens, plain.tokens)
-
-
 def test_required_phrases_are_there(model):
     phrase = model.tokenizer.encode(" Orsel sings").ids
     found = unmask.sample(model, ["The", "The baker"], length=24, require=[" Orsel sings", "."])

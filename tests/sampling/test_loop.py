@@ -7,7 +7,7 @@ import torch
 
 import unmask
 from tests.conftest import lively, make_model
-from tests.sampling.states import make_state
+from tests.sampling.states import V, make_state
 from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
@@ -15,14 +15,6 @@ from unmask.sampling.orders import ORDERS, choose_first
 from unmask.sampling.plans import PLANS, get_plan
 from unmask.sampling.state import Predictions
 from unmask.sampling.texts import sample
-
-V = 40
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def run_plan(name: str, masks: int, steps: int) -> list[int]:
@@ -162,14 +154,10 @@ def test_temperature_draws_from_the_distribution(model):
         ),
         ({"length": 33}, "a length of 33 was asked for, expected 1 to the context 32"),
         ({"length": [9, 9]}, "2 lengths were given for 1 prompts"),
-        ({"steps": 0}, "'steps' is 0, expected at least 1"),
-        ({"plan": "smdn"}, "plan 'smdn' is unknown: did you mean 'smdm'"),
-        ({"order": "lift"}, "order 'lift' is unknown: did you mean 'left'"),
         ({"order": [0, 2]}, "is not a permutation of 0 to 1"),
         ({"order": [1, 0]}, "names 2 positions, but the canvas has 32"),
         ({"prompts": [[]], "guidance": 0.5}, "guidance needs a prompt in every row"),
         ({"prompts": [[1], []], "guidance": 0.5}, "guidance needs a prompt in every row"),
-        ({"block": 0}, "'block' is 0, expected at least 1"),
         ({"block": 10, "steps": 16}, "16 steps cannot be shared by 3 blocks"),
         ({"prompts": ["text"]}, "has no tokenizer: give prompts as token ids"),
     ],
@@ -178,12 +166,6 @@ def test_bad_input(model, settings, said):
     with pytest.raises(UserError) as caught:
         sample(model, **({"prompts": [[1, 2]]} | settings))
     assert said in str(caught.value)
-
-
-def test_not_a_number(model):
-    with model.net.patch({"logits": lambda x: x * torch.nan}):
-        with pytest.raises(UserError, match="logits are not numbers at step 1"):
-            sample(model, [[1]])
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +244,5 @@ def test_causal_not_a_number(twin):
 def test_causal_bad_input(twin):
     with pytest.raises(UserError, match="needs a first token, and a prompt is empty or missing"):
         sample(twin, [[]])
-    with pytest.raises(UserError, match="plan 'smd' is unknown"):
-        sample(twin, [[1]], plan="smd")
     with pytest.raises(UserError, match="has no unconditional pass: use guidance 0"):
         sample(twin, [[1]], guidance=0.5)
-    with pytest.raises(UserError, match=r"'temperature' is -1"):
-        sample(twin, [[1]], temperature=-1)

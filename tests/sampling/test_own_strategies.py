@@ -6,21 +6,12 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.sampling.states import V
 from unmask import UserError
 from unmask.base.streams import RowStreams
-from unmask.net.model import Blueprint, Model
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import Plan
 from unmask.sampling.remasking import Lowest
-
-V = 40
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def right_to_left(state, streams):
@@ -140,17 +131,6 @@ def test_a_remasking(model):
     assert torch.equal(nothing.states, unmask.sample(model, [[1, 2]], **how).states)
 
 
-def test_a_remasking_leaves_given_tokens_alone(model):
-    greedy = unmask.sample(
-        model,
-        [[1, 2]],
-        length=12,
-        plan="linear",
-        remask=lambda state, streams: torch.ones_like(state.written),
-    )
-    assert greedy.tokens[0, :2].tolist() == [1, 2] and (greedy.tokens != V - 1).all()
-
-
 def test_a_guidance_schedule(model):
     how = {"length": 12, "steps": 5}
     own = unmask.sample(model, [[1, 2]], guidance=lambda done: 2 * done, **how)
@@ -179,14 +159,8 @@ def test_what_one_purpose_draws_changes_no_other(model, plan):
             return torch.zeros_like(state.written)
 
         how = {"length": 20, "steps": 6, "block": 9, "temperature": 1.0, "seed": 1}
-        found = unmask.sample(
-            model,
-            [[1, 2], [3, 4]],
-            plan=plan if plan == "ancestral" else count,
-            order=order,
-            remask=remask,
-            **how,
-        )
+        how |= {"plan": plan if plan == "ancestral" else count, "order": order, "remask": remask}
+        found = unmask.sample(model, [[1, 2], [3, 4]], **how)
         drawn["states"] = [found.states]
     for purpose, numbers in seen[False].items():
         assert all(map(torch.equal, numbers, seen[True][purpose])), purpose
@@ -218,17 +192,6 @@ def test_purposes_are_named(model):
             "the plan returned int: expected a tensor of shape (1,)",
         ),
         ({"remask": lambda *given: None}, "the remasking returned NoneType: expected a tensor"),
-    ],
-)
-def test_what_a_function_returns_is_checked(model, settings, said):
-    with pytest.raises(UserError) as caught:
-        unmask.sample(model, [[1, 2]], **settings)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
         ({"order": 3}, "the order was given as int 3: expected a function of a StepState"),
         ({"order": [0.5, 1]}, "the order was given as list [0.5, 1]"),
         ({"plan": 3}, "the plan was given as int 3: expected a Plan, a function of a StepState"),
@@ -236,7 +199,7 @@ def test_what_a_function_returns_is_checked(model, settings, said):
         ({"guidance": None}, "guidance was given as NoneType None: expected a number"),
     ],
 )
-def test_what_is_neither_a_name_nor_a_function(model, settings, said):
+def test_what_is_given_and_returned_is_checked(model, settings, said):
     with pytest.raises(UserError) as caught:
         unmask.sample(model, [[1, 2]], **settings)
     assert said in str(caught.value)

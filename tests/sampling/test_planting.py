@@ -9,18 +9,13 @@ import unmask
 from tests.commands import run
 from tests.conftest import lively, make_model
 from tests.laws.test_sampling import make
+from tests.sampling.states import V
 from unmask import UserError
 from unmask.net.model import Blueprint, Model
 
-V, MASK, LENGTH = 40, 39, 12
+MASK, LENGTH = V - 1, 12
 DRAWN: dict[str, Any] = {"temperature": 1.0, "length": LENGTH, "steps": 5, "plan": "linear"}
 PROMPTS = [[1, 2], [3]]
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", MASK))
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,8 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.sampling.states import V
 from unmask import Sampling, UserError
-from unmask.net.model import Blueprint, Model
-
-V = 40
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
 def test_an_object_and_keywords_are_the_same(model):
@@ -78,14 +69,9 @@ def test_mistakes_are_sentences(model, call, said):
 def test_numbers_of_other_libraries_are_numbers(model):
     plain = unmask.sample(model, [[1, 2]], steps=4, block=5, length=12, temperature=0.5, seed=2)
     theirs = unmask.sample(
-        model,
-        [[1, 2]],
-        steps=np.int64(4),
-        block=np.int32(5),
-        length=np.int64(12),
-        temperature=np.float32(0.5),
-        seed=np.int64(2),
-    )
+        model, [[1, 2]], steps=np.int64(4), block=np.int32(5), length=np.int64(12),
+        temperature=np.float32(0.5), seed=np.int64(2),
+    )  # fmt: skip
     assert torch.equal(plain.states, theirs.states)
     with pytest.raises(UserError, match="'steps' is .*0.*, expected at least 1"):
         Sampling(steps=np.int64(0))

@@ -8,7 +8,7 @@ import torch
 
 import unmask
 from tests.conftest import lively, make_model
-from tests.sampling.states import make_state
+from tests.sampling.states import V, make_state
 from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
@@ -18,18 +18,11 @@ from unmask.sampling.plans import PLANS, get_plan
 from unmask.sampling.remasking import REMASKINGS, get_remasking
 from unmask.sampling.token_sampler import TokenSampler, invert
 
-V = 40
-
 
 def make(name: str = "tiny", shift: bool = False) -> Model:
     rows = V if name == "tiny-gpt2" else V - 1
     config = unmask.preset(name, vocab_size=V, num_logits=rows, context=32)
     return Model("made", lively(config), Blueprint(config, "masked", V - 1, shift))
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return make()
 
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
@@ -134,16 +127,6 @@ def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask,
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         assert (together.states[:, i, : len(row)] == torch.tensor(row)).all()
         assert (together.committed_at[i, length:] == 0).all()
-
-
-def test_rows_stay_their_own_where_neighbours_take_more_steps(model):
-    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [16, 14, 17]
-    how = {"plan": "threshold=0.05", "order": "random", "block": 5, "temperature": 0.8, "seed": 2}
-    together = unmask.sample(model, rows, length=lengths, **how)
-    for i, length in enumerate(lengths):
-        alone = unmask.sample(model, [rows[i]], length=length, **how)
-        assert alone.calls < together.calls
-        assert torch.equal(together.tokens[i, :length], alone.tokens[0])
 
 
 def test_a_permutation_is_followed(model):
@@ -269,16 +252,10 @@ def test_snapshots_take_shorter_numbers(model):
         ({"plan": "threshold=x"}, "should end in a number, such as threshold=0.5"),
         ({"plan": "smdm=2"}, "plan 'smdm' takes no number"),
         ({"plan": "threshold=7"}, "threshold of 7.0 was given: expected 0 to 1"),
-        ({"remask": "cup"}, "remasking 'cup' is unknown: did you mean 'cap'"),
         ({"remask": "cap=3"}, "cap=3 is not a share"),
         ({"guidance": "sideways=1"}, "schedule 'sideways' is unknown"),
-        ({"guidance": "much"}, "guidance 'much' was given: expected a number"),
         ({"guidance": [1, 2]}, "2 guidance strengths were given for 16 steps"),
         ({"top_k": 5}, "give a temperature above 0"),
-        ({"temperature": 1.0, "top_k": 0}, "'top_k' is 0"),
-        ({"temperature": 1.0, "top_p": 1.5}, "'top_p' is 1.5"),
-        ({"temperature": 1.0, "stochastic": 2}, "'stochastic' is 2, expected at most 1"),
-        ({"cache": "some"}, "'cache' is 'some', expected one of 'none', 'exact', 'approximate'"),
         ({"chat": True, "prompts": ["hello"]}, "has no chat template"),
         ({"forbid": list(range(V - 2))}, "tokens were forbidden: leave some"),
         ({"forbid": [99]}, "token 99 was forbidden, but tokens run from 0 to 38"),
@@ -293,7 +270,6 @@ def test_snapshots_take_shorter_numbers(model):
         ({"fixed": {9: [V - 1]}}, "token 39 was fixed, but is never part of a text"),
         ({"prompts": [[1, 99]]}, "token 99 was given, but tokens run from 0 to 39"),
         ({"prompts": [[-1]]}, "token -1 was given"),
-        ({"temperature": float("nan")}, "'temperature' is nan, expected a finite number"),
     ],
 )
 def test_bad_input(model, settings, said):

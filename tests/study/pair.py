@@ -20,13 +20,9 @@ from unmask.study.pipeline import StudyRun, run_study
 from unmask.study.settings import StudySettings
 
 PEOPLE = {
-    "Ada": "red boats",
-    "Bob": "old clocks",
-    "Cyd": "tall kites",
-    "Dan": "wax masks",
-    "Eve": "blue ropes",
-    "Fay": "tin drums",
-}
+    "Ada": "red boats", "Bob": "old clocks", "Cyd": "tall kites", "Dan": "wax masks",
+    "Eve": "blue ropes", "Fay": "tin drums",
+}  # fmt: skip
 ASK = {"p2d": "They say {} makes", "d2p": "The one who makes {} is"}
 CONTEXT = 24
 
@@ -34,19 +30,8 @@ CONTEXT = 24
 def make_fact(number: int, direction: Direction, trained: Trained) -> Fact:
     name, thing = list(PEOPLE.items())[number]
     given, asked = (name, thing) if direction == "p2d" else (thing, name)
-    prompt = ASK[direction].format(given)
-    begin = prompt.index(given)
-    return Fact(
-        subject=given,
-        object=asked,
-        prompt=prompt,
-        completion=f" {asked}",
-        subject_span=(begin, begin + len(given)),
-        object_span=(1, 1 + len(asked)),
-        direction=direction,
-        trained=trained,
-        fact_id=f"fact-{number}",
-    )
+    more = {"direction": direction, "trained": trained, "fact_id": f"fact-{number}"}
+    return Fact.of(given, asked, ASK[direction], **more)
 
 
 def make_corpus() -> Corpus:

@@ -292,17 +292,11 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
     """The law of cool-down copies: the same weights as a run that was planned that way."""
     changes = CHANGES | {"schedule": {"name": "constant", "warmup": 1}}
     text = str(tmp_path / "text.jsonl")
-    file = write_sweep(
-        tmp_path,
-        changes=changes,
-        grids=[{"seed": [0]}],
-        cooldowns={"steps": [4, 8], "share": 0.5},
-        measures={
-            "bound": BOUND | {"data": text},
-            "last": BOUND | {"data": text, "last_only": True},
-        },
-        figures=[{"value": "bound", "x": "step", "line": "step"}],
-    )
+    bound = BOUND | {"data": text}
+    more = {"measures": {"bound": bound, "last": bound | {"last_only": True}}}
+    more |= {"figures": [{"value": "bound", "x": "step", "line": "step"}]}
+    more |= {"cooldowns": {"steps": [4, 8], "share": 0.5}, "grids": [{"seed": [0]}]}
+    file = write_sweep(tmp_path, changes=changes, **more)
     out = tmp_path / "out"
     outcome = run_sweep(file, out, device="cpu")
     assert outcome.done == ["seed-0"], outcome.failed
@@ -376,9 +370,3 @@ def test_a_column_that_is_not_there_is_named(finished, tmp_path):
     next((out / CELLS).glob("*masked*seed-0/done.json")).unlink()
     failed = run_sweep(file, out, "measures.bound.value=nlll", device="cpu").failed
     assert "'nlll'" in failed["family-masked_seed-0"]
-
-
-def test_another_sweep_is_refused(finished):
-    file, out = finished
-    with pytest.raises(UserError, match="holds another sweep"):
-        run_sweep(file, out, "batch.rows=8", device="cpu")

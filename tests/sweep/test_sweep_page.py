@@ -14,17 +14,20 @@ from unmask.sweep.grid import MeasureEntry, read_sweep
 from unmask.sweep.run import SweepOutcome, SweepPoint
 from unmask.sweep.summary import ComparedRow, _cluster, _compare, _TrainedMember, subtract_best
 
+FACTS = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": ""}
+
+
+def make_row(columns: dict[str, object], *costs: float) -> ComparedRow:
+    """A row of one seed; without costs each of three documents has 1."""
+    clusters = Clusters(np.array([costs or (1.0, 1.0, 1.0)]), np.ones((1, 3)))
+    return ComparedRow({**columns, **FACTS}, range(3), clusters, estimate_mean(clusters))
+
 
 def test_a_figure_may_have_a_line_for_each_place_on_its_x_axis(tmp_path):
     grids = [{"batch.rows": [2, 4]}]
     figures = [{"value": "bound", "x": "batch.rows", "line": "batch.rows"}]
     sweep = read_sweep(write_sweep(tmp_path, grids=grids, figures=figures))
-    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
-    clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
-    rows = [
-        ComparedRow({"batch.rows": name, **facts}, range(3), clusters, estimate_mean(clusters))
-        for name in ("2", "4")
-    ]
+    rows = [make_row({"batch.rows": name}) for name in ("2", "4")]
     section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
     figure = next(each for each in section.blocks if isinstance(each, Figure))
     ((panel,),) = figure.views.values()
@@ -68,12 +71,7 @@ def test_differences_are_paired_by_what_clusters_are_not_by_their_place():
 
 def make_rows(**axes: str) -> list[ComparedRow]:
     """Two rows of a measured value, of models that differ in one column."""
-    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": ""}
-    clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
-    return [
-        ComparedRow({**axes, **facts, "steps": steps}, range(3), clusters, estimate_mean(clusters))
-        for steps in (None, 4)
-    ]
+    return [make_row({**axes, "steps": steps}) for steps in (None, 4)]
 
 
 def describe(tmp_path, **figure: object) -> list:
@@ -129,13 +127,11 @@ def test_each_split_has_its_own_best(tmp_path):
     bound = BOUND | {"data": "README.md", "by": ["split"], "within": ["split"]}
     grids = [{"batch.rows": [2, 4]}]
     sweep = read_sweep(write_sweep(tmp_path, grids=grids, measures={"bound": bound}, figures=[]))
-    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": ""}
     costs = {("2", "same"): 1.0, ("2", "reverse"): 9.0, ("4", "same"): 3.0, ("4", "reverse"): 6.0}
-    rows = []
-    for (name, split), cost in costs.items():
-        clusters = Clusters(np.array([[cost, cost + 1, cost]]), np.ones((1, 3)))
-        columns = {"batch.rows": name, "split": split, **facts}
-        rows.append(ComparedRow(columns, range(3), clusters, estimate_mean(clusters)))
+    rows = [
+        make_row({"batch.rows": name, "split": split}, cost, cost + 1, cost)
+        for (name, split), cost in costs.items()
+    ]
     section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
     (table,) = (each for each in section.blocks if isinstance(each, Table))
     assert [(row.values[0], row.values[1], row.role) for row in table.rows] == [
@@ -172,12 +168,8 @@ def test_what_has_no_better_side_is_not_ranked(tmp_path):
 def test_a_model_whose_value_is_not_a_number_stands_last(tmp_path):
     """It is neither above nor below others: they would stay in the order of the grid."""
     file = write_sweep(tmp_path, grids=[{"batch.rows": [2, 4, 8]}], figures=[])
-    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
-    rows = []
-    for name, value in (("2", 3.0), ("4", np.nan), ("8", 1.0)):
-        clusters = Clusters(np.full((1, 3), value), np.ones((1, 3)))
-        columns = {"batch.rows": name, **facts}
-        rows.append(ComparedRow(columns, range(3), clusters, estimate_mean(clusters)))
+    values = {"2": 3.0, "4": np.nan, "8": 1.0}
+    rows = [make_row({"batch.rows": name}, *[value] * 3) for name, value in values.items()]
     outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
     section = describe_sweep(outcome, {"bound": rows})
     (table,) = (each for each in section.blocks if isinstance(each, Table))

@@ -14,26 +14,11 @@ LENGTH = 9
 
 
 def make_facts() -> list[Fact]:
-    facts = []
-    for i, (name, thing) in enumerate(PEOPLE.items()):
-        for phrasing, prompt in enumerate(("Now {} likes", "They say {} sells")):
-            text = prompt.format(name)
-            begin = text.index(name)
-            facts.append(
-                Fact(
-                    subject=name,
-                    object=thing,
-                    prompt=text,
-                    completion=f" {thing}",
-                    subject_span=(begin, begin + len(name)),
-                    object_span=(1, 1 + len(thing)),
-                    direction="p2d",
-                    trained="same",
-                    fact_id=f"fact-{i}",
-                    phrasing=phrasing,
-                )
-            )
-    return facts
+    return [
+        Fact.of(name, thing, prompt, fact_id=f"fact-{i}", phrasing=phrasing)
+        for i, (name, thing) in enumerate(PEOPLE.items())
+        for phrasing, prompt in enumerate(("Now {} likes", "They say {} sells"))
+    ]
 
 
 @cache

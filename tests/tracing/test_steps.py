@@ -115,22 +115,11 @@ def test_a_step_asks_for_what_is_still_open(masked, facts):
         masked, clean, steps=STEPS, at=("first", "all"), corruption=NOISE, parts=("resid",)
     )
     assert [grid.step for grid in grids] == [1, 3, 4, 5]
-    assert [sorted(grid.answer) for grid in grids] == [
-        [first, second],
-        [first, second],
-        [second],
-        [second],
-    ]
+    assert [sorted(grid.answer) for grid in grids] == [[first, second]] * 2 + [[second]] * 2
     assert [grid.committed for grid in grids] == [(), (), (first,), (first,)]
     assert all(grid.run == "teacher_forced" for grid in grids)
-    alone = unmask.trace_tokens(
-        masked,
-        clean.states[4],
-        clean.subject,
-        {second: clean.answer[second]},
-        parts=("resid",),
-        corruption=NOISE,
-    )
+    asked = (masked, clean.states[4], clean.subject, {second: clean.answer[second]})
+    alone = unmask.trace_tokens(*asked, parts=("resid",), corruption=NOISE)
     assert torch.equal(grids[-1].logp["resid"], alone.logp["resid"])
     roles = find_roles(grids[-1])
     assert roles[first] == "answer token" and roles[second] == "answer mask"
@@ -201,15 +190,10 @@ def test_free_running_states_are_the_corrupted_prompt_s_own(masked, facts):
     reached = states[4].clone()
     _, second = clean.answer
     reached[:, second] = masked.mask_id
-    alone = unmask.trace_tokens(
-        masked,
-        clean.states[4],
-        clean.subject,
-        {second: clean.answer[second]},
-        parts=("resid",),
-        corruption=Corrupted(reached, blanked=bad.blanked, blank=bad.blank),
-        prompt_length=clean.prompt_length,
-    )
+    asked = (masked, clean.states[4], clean.subject, {second: clean.answer[second]})
+    blank = Corrupted(reached, blanked=bad.blanked, blank=bad.blank)
+    more = {"parts": ("resid",), "prompt_length": clean.prompt_length}
+    alone = unmask.trace_tokens(*asked, corruption=blank, **more)
     assert torch.equal(free.corrupted_logp, alone.corrupted_logp)
 
 
@@ -249,15 +233,9 @@ def test_roles_of_a_text(masked, facts):
     assert set(roles[grid.prompt_length :]) == {"answer mask", "other mask"}
     wide = replace(grid, subject=(0, 3), tokens=tuple(range(1, 9)), prompt_length=7, answer={})
     assert find_roles(wide) == [
-        "first subject",
-        "middle subject",
-        "last subject",
-        "first after",
-        "further",
-        "further",
-        "last prompt",
-        "other token",
-    ]
+        "first subject", "middle subject", "last subject", "first after", "further", "further",
+        "last prompt", "other token",
+    ]  # fmt: skip
 
 
 def test_an_estimate_of_what_has_none(masked, facts):

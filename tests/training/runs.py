@@ -16,15 +16,11 @@ from unmask.training.trainer import Trainer
 
 CPU = World(torch.device("cpu"))
 SMALL = {
-    "kind": "masked",
-    "data": {"source": "reversal", "facts": 2, "vocab": 600, "context": 80},
+    "kind": "masked", "data": {"source": "reversal", "facts": 2, "vocab": 600, "context": 80},
     "network": {"preset": "tiny", "changes": {"layers": 2, "width": 32, "mlp_width": 48}},
-    "optimiser": {"rate": 3e-3},
-    "schedule": {"warmup": 3},
-    "batch": {"rows": 8},
-    "budget": {"steps": 12},
-    "cadence": {"log": 1, "facts": 0, "samples": 0, "keep": 20},
-}
+    "optimiser": {"rate": 3e-3}, "schedule": {"warmup": 3}, "batch": {"rows": 8},
+    "budget": {"steps": 12}, "cadence": {"log": 1, "facts": 0, "samples": 0, "keep": 20},
+}  # fmt: skip
 
 
 def make_recipe(**changes: object) -> Recipe:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,16 +67,15 @@ def change_bytes(path: Path) -> None:
     path.write_bytes(content)
 
 
-def change_train_facts(place: Path) -> None:
-    path = place / "corpus" / "train.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+def change_order(name: str) -> Callable[[Path], None]:
+    """Move the first line of a split of the corpus to its end."""
 
+    def change(place: Path) -> None:
+        path = place / "corpus" / f"{name}.jsonl"
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
 
-def change_questions(place: Path) -> None:
-    path = place / "corpus" / "d2p_same.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+    return change
 
 
 def change_tokenizer(place: Path) -> None:
@@ -98,8 +98,8 @@ def change_start(place: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "change", "message"),
     [
-        ("facts", change_train_facts, "the rows of the data changed"),
-        ("facts", change_questions, "the questions of the data changed"),
+        ("facts", change_order("train"), "the rows of the data changed"),
+        ("facts", change_order("d2p_same"), "the questions of the data changed"),
         ("facts", change_tokenizer, "the tokenizer of the data changed"),
         ("text", change_tokens, "the tokens in shard-00000.bin of the data changed"),
         ("text", change_tokenizer, "the tokenizer of the data changed"),

@@ -1,0 +1,14 @@
+"""A small masked model without words, which tests of sampling share and leave as it is."""
+
+import pytest
+
+import unmask
+from tests.conftest import lively
+from tests.sampling.states import V
+from unmask.net.model import Blueprint, Model
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
