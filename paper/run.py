@@ -370,7 +370,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
-        status = run_command_line()
+        status = main()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has left, as `head` does: nothing more is to be said
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
