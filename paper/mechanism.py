@@ -20,7 +20,6 @@ from unmask.measures.erasure_section import ERASERS, NOTHING, SOURCES, name_star
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures import interchange_section as interchange
-from unmask.measures import slots
 from unmask.measures.knockout_summary import (
     BY_ANSWER,
     BY_OTHERS,
@@ -243,7 +242,7 @@ def say_slots(result: Result) -> blocks.Text:
     """Of each model, in how many groups of facts one fact's two states are nearer than others."""
     parts = []
     for model, rows in tidy.group_by(result.summary["tests"], "model").items():
-        nearer = [result.verdicts[slots.name_slot_claim(row)].outcome == "above" for row in rows]
+        nearer = [row["outcome"] == "above" for row in rows]
         parts.append(f"in {model} in {sum(nearer)} of {labels.count(len(rows), 'group')} of facts")
     return blocks.Text(
         "At the position that predicts the answer, states of one fact's two directions are clearly "
