@@ -176,9 +176,8 @@ def _test(rows: Rows, settings: SlotSettings) -> dict[str, Any]:
     layer, members = list(layers.items())[best]
     sides = [cluster_rows(tidy.select(members, pair=pair), "distance")
              for pair in ("unrelated", "reversal")]  # fmt: skip
-    found = {"layer": layer, "p_layers": float(corrected[best])}
-    found |= subtract_clusters(*sides, is_share=False)
-    return judge_nearness(found)
+    test = {"layer": layer, "p_layers": float(corrected[best])}
+    return judge_nearness(test | subtract_clusters(*sides, is_share=False))
 
 
 def judge_nearness(row: tidy.Record) -> dict[str, Any]:
@@ -220,7 +219,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
-    """Of each model's first group, whether one fact's two states are nearer than two facts'."""
+    """Whether one fact's two states are nearer than two facts', in each model's first group."""
     nearer = {"above": "nearer", "below": "farther apart"}
     for row, *_ in tidy.group_by(summary["tests"], "model").values():
         yield blocks.Finding(
