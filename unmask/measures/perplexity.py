@@ -81,8 +81,8 @@ def score_texts(
     """A row for each document: its sizes, and its cost in nats with its standard error."""
     from unmask.evaluation.perplexity import score_documents
 
-    how = settings.context, settings.stride, settings.repeats, settings.seed, settings.method
-    costs = score_documents(model, documents, *how)
+    chosen = settings.context, settings.stride, settings.repeats, settings.seed, settings.method
+    costs = score_documents(model, documents, *chosen)
     is_bound = model.paradigm.is_bound and settings.method == "bound"
     for number, (text, cost) in enumerate(zip(documents, costs, strict=True)):
         sizes = {"tokens": cost.tokens, "characters": len(text), "bytes": len(text.encode())}
