@@ -24,7 +24,7 @@ from unmask.measures.order_section import animate
 from unmask.measures.result import Result
 from unmask.measures.settings import SamplingSettings
 from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
-from unmask.results.summaries import Summary, Tables, add_outcome, compare_means, mark_outcome
+from unmask.results.summaries import Summary, Tables, add_outcome, compare_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -54,6 +54,14 @@ COMPARISON = Comparison(
     title="When each kind of token is committed",
     caption="0 % is the first step, 100 % the last. Bars are 95 % intervals by fact.",
     means="When kinds of tokens are committed",
+)
+WORDS = replace(
+    COMPARISON,
+    groups=(MODEL,),
+    variant=Factor("word", "words"),
+    compared=("when",),
+    differences="When words are committed, compared with other words (neither function words nor "
+    "names); + is later",
 )
 
 
@@ -206,7 +214,7 @@ def summarise(tables: Tables, settings: OrderSettings) -> Summary:
         "map": list(_count_steps(rows)),
         "differences": list(_compare(rows, *quarters, seed)),
         "classes": [
-            row | {"word": word}
+            row | {"word": word, "minus": OTHER, "metric": "when"}
             for word in (FUNCTION, NAME, NUMBER)
             for row in _compare(rows, {"word": word}, {"word": OTHER}, seed)
         ],
@@ -274,24 +282,8 @@ def describe(result: Result) -> Sequence[Described]:
         ),
         replace(COMPARISON.draw(summary["kinds"], limits=(0, 100)), name="order"),
         replace(COMPARISON.tabulate(summary["kinds"], tokens="tokens"), name="kinds"),
-        *([_tabulate_classes(summary["classes"])] if summary["classes"] else []),
+        *([WORDS.tabulate_differences(summary["classes"])] if summary["classes"] else []),
     ]
-
-
-def _tabulate_classes(rows: Rows) -> blocks.Table:
-    return tidy.tabulate(
-        "classes",
-        "When words are committed, compared with other words (neither function words nor names), "
-        "in shares of the steps; + is later",
-        rows,
-        {
-            "model": "model",
-            "word": "word",
-            blocks.Column("later by", has_sign=True): tidy.to_interval,
-            "facts": "facts",
-        },
-        role=mark_outcome,
-    )
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:

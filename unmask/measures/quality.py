@@ -182,7 +182,12 @@ def _judge_texts(drawn: "Sequence[DrawnText]", judge: "Model") -> Iterator[dict[
 
     costs = judge_texts(judge, [each.text for each in drawn])
     for number, (each, cost) in enumerate(zip(drawn, costs, strict=True)):
-        row = {"calls": each.calls, "flops": each.flops, "fact": str(number), "text": each.text}
+        row: dict[str, Any] = {
+            "calls": each.calls,
+            "flops": each.flops,
+            "fact": str(number),
+            "text": each.text,
+        }
         row |= {"tokens": len(each.tokens), "nll": cost.nll, "judge_tokens": cost.tokens}
         row |= {"judge_flops": cost.flops, "entropy": find_text_entropy(each.tokens)}
         row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
@@ -300,7 +305,7 @@ def _tabulate(means: Rows, texts: Rows) -> blocks.Table:
     rows = [*means, *_spread(texts)]
     real = tidy.select(rows, sampler=REAL, metric="perplexity")
     if len({round(row["mean"], 6) for row in real}) == 1:
-        rows = [row | {"model": "–"} if row["sampler"] == REAL else row for row in rows]
+        rows = [{**row, "model": "–"} if row["sampler"] == REAL else row for row in rows]
     both = replace(COMPARISON, metrics={**COMPARISON.metrics, **TEXTS})
     table = both.tabulate(rows, steps="steps", **{"network calls": "calls"})
     caption = "Cost under the judge and variety; distinct-n: different n-grams of words among all"
