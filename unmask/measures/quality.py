@@ -182,15 +182,11 @@ def _judge_texts(drawn: "Sequence[DrawnText]", judge: "Model") -> Iterator[dict[
 
     costs = judge_texts(judge, [each.text for each in drawn])
     for number, (each, cost) in enumerate(zip(drawn, costs, strict=True)):
-        row: dict[str, Any] = {
-            "calls": each.calls,
-            "flops": each.flops,
-            "fact": str(number),
-            "text": each.text,
-        }
-        row |= {"tokens": len(each.tokens), "nll": cost.nll, "judge_tokens": cost.tokens}
-        row |= {"judge_flops": cost.flops, "entropy": find_text_entropy(each.tokens)}
+        row: dict[str, Any] = {"calls": each.calls, "flops": each.flops, "fact": str(number)}
+        row |= {"text": each.text, "tokens": len(each.tokens), "nll": cost.nll}
+        row |= {"judge_tokens": cost.tokens, "judge_flops": cost.flops}
         row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
+        row["entropy"] = find_text_entropy(each.tokens)
         for size in GRAMS:
             row[f"different_{size}"], row[f"all_{size}"] = count_grams(each.text.split(), size)
         yield row
