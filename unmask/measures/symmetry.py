@@ -105,22 +105,24 @@ def _find_places(inputs: RunInputs, least: float) -> Iterator[Place]:
     for number, (run, result) in enumerate(inputs):
         if not result.is_complete:
             raise UserError(f"{result.folder} was cut short: run `unmask represent` to its end.")
-        rows = dict(enumerate(result.tables["represent"].select(needed).to_pylist()))
-        for model, kind, seed in distinct(rows.values(), "model", "kind", "seed"):
+        rows = [
+            row | {"number": i}
+            for i, row in enumerate(result.tables["represent"].select(needed).to_pylist())
+        ]
+        for (model, kind, seed), own in group_by(rows, "model", "kind", "seed").items():
             name = f"{run}: {model}" if names.count(model) > 1 else model
-            if len(distinct(select(rows.values(), model=model), "seed")) > 1:
+            if len(distinct(select(rows, model=model), "seed")) > 1:
                 name += f"-{seed}"
-            own = select(rows.values(), model=model, seed=seed)
-            for group, layer in sorted(distinct(own, "group", "layer"), key=lambda at: at[1]):
-                at = {"model": model, "seed": seed, "group": group, "layer": layer}
-                members = {i: row for i, row in rows.items() if at.items() <= row.items()}
-                pairs = pair_facts(members, least)
+            places = group_by(own, "group", "layer")
+            for group, layer in sorted(places, key=lambda at: at[1]):
+                members = places[group, layer]
+                pairs = pair_facts({row["number"]: row for row in members}, least)
+                counts = {"facts": len(pairs.rows), "diverged": pairs.diverged}
                 yield Place(
                     f"{number}-{model}-{seed}-{group}",
-                    {"model": name, "kind": kind, "group": group, "layer": layer}
-                    | {"facts": len(pairs.rows), "diverged": pairs.diverged},
+                    {"model": name, "kind": kind, "group": group, "layer": layer} | counts,
                     pairs,
-                    {fact: rows[numbers["p2d"]]["subject"] for fact, numbers in pairs.rows.items()},
+                    {row["fact"]: row["subject"] for row in select(members, direction="p2d")},
                     result.tables["vectors"],
                 )
 

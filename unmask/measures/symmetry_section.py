@@ -41,7 +41,7 @@ RETRIEVAL = Comparison(
     axis=Factor("layer", "layer"),
     title="How often a value is nearest to its own key, by layer",
     caption="Bands are 95 % intervals by fact, and where 95 % of shuffled pairings lie.",
-    means="How often a value, v0 or delta is nearest to its own key",
+    means="How often a value, v0 or delta is nearest to its own key, at the layer that is shown",
     controls=("shuffled",),
 )
 CHOOSE_FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
@@ -73,7 +73,7 @@ def describe(result: "Result") -> Sequence[ReportBlock]:
         draw_measures(summary["lines"]),
         _draw_similarity(summary["similarity"]),
         *([RETRIEVAL.draw(hits)] if len(tidy.distinct(hits, "layer")) > 1 else []),
-        RETRIEVAL.tabulate(hits),
+        RETRIEVAL.tabulate(tidy.select(hits, is_shown=True)),
         *(Notice(describe_notice("few pairs", read_counts(place))) for place in few),
         Fold("Every measure", list(_tabulate(summary))),
         Fold("What the measures are", explained),
