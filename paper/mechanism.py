@@ -241,7 +241,7 @@ def say_slots(result: Result) -> blocks.Text:
     """Of each model, in how many groups of facts one fact's two states are nearer than others."""
     parts = []
     for model, rows in tidy.group_by(result.summary["tests"], "model").items():
-        nearer = [result.verdicts[slots.name_slot_claim(row)].outcome == "above" for row in rows]
+        nearer = [row["outcome"] == "above" for row in rows]
         parts.append(f"in {model} in {sum(nearer)} of {labels.count(len(rows), 'group')} of facts")
     return blocks.Text(
         "At the position that predicts the answer, states of one fact's two directions are clearly "

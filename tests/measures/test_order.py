@@ -11,9 +11,8 @@ from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.blocks.blocks import Figure, Notice
-from unmask.blocks.tidy import distinct, say_difference, select
+from unmask.blocks.tidy import distinct, select
 from unmask.evaluation.questions import spread
-from unmask.measures.measure import judge_interval
 from unmask.measures.order import MEASURE, OrderSettings
 from unmask.measures.runner import pool_results, read_result
 from unmask.net.families import Family
@@ -77,11 +76,10 @@ def test_an_order_that_is_known(masked, corpus, tmp_path):
     """From the left, one token at a time: beginnings come first, on every text."""
     how = SMALL | {"limit": 8, "steps": 30, "plan": "linear", "order": "left"}
     result = ask(MEASURE, [masked], corpus, tmp_path / "left", **how)
-    (verdict,) = result.verdicts.values()
+    (row,) = result.summary["differences"]
     # The corpus has four facts a group.
-    assert verdict.value.mean > 0 and verdict.outcome == "too few" and verdict.facts == 4
-    assert "of the steps [" in show(result) and "(4 facts). [too few facts]" in show(result)
-    assert judge_interval("mdm", verdict.value, 10).outcome == "above"
+    assert row["mean"] > 0 and (row["outcome"], row["facts"]) == ("too few", 4)
+    assert "(4 facts). [too few facts]" in show(result)
 
 
 def test_guesses_are_what_the_model_says_at_masks(result, masked, corpus):
@@ -107,8 +105,6 @@ def test_a_fact_is_shown_both_ways_by_both_models(result):
         assert panels[0].way == panels[1].way == figure.controls[0].options[choice[0]]
         assert panels[2].way == panels[3].way != panels[0].way
         assert [panel.is_causal for panel in panels] == [False, True] * 2
-    written = [step for step in panels[1].steps if step]
-    assert written == list(range(1, len(written) + 1)), "one token per step"
 
 
 def test_autoregressive_models_are_left_out_with_a_notice(result, causal, corpus, tmp_path):
@@ -130,8 +126,7 @@ def test_figures_begin_with_a_long_answer_in_reverse(result):
     assert known.is_hit and known.pieces[-1] == "⏎" and known.expected in "".join(known.pieces)
     (heatmap,) = figures["order-map"].views[0,]
     assert [len(line) for line in heatmap.z] == [4] * len(heatmap.y) and len(heatmap.notes)
-    groups = {dot.group for dot in figures["order"].views[()][0].dots}
-    assert groups == {"kind of word", "position in the answer", "frequency"}
+    assert len(figures["order"].views) == 3 * 5  # ways of telling kinds, metrics
     assert result.section == read_result(result.folder).section
 
 
@@ -146,12 +141,11 @@ def test_two_seeds_and_two_models_and_runs_beside_each_other(masked, corpus, tok
     alone = ask(MEASURE, [masked], corpus, tmp_path / "alone", **SMALL)
     pooled = pool_results([alone, result])
     assert set(pooled.kinds) == {"alone: mdm", "both: mdm", "both"} and show(pooled)
-    for metric in ("when", "confidence"):
-        one, two = (
-            [row["mean"] for row in select(pooled.summary["kinds"], model=name, metric=metric)]
-            for name in ("alone: mdm", "both: mdm")
-        )
-        assert one == two
+    when = select(pooled.summary["kinds"], metric="when")
+    one, two = (
+        [row["mean"] for row in select(when, model=f"{run}: mdm")] for run in ("alone", "both")
+    )
+    assert one == two
 
 
 def test_lines_of_a_text_file(tmp_path):
@@ -169,7 +163,7 @@ def test_lines_of_a_text_file(tmp_path):
     path.write_text("\n")
     with pytest.raises(UserError, match="has no line of text: expected a prompt on every line"):
         ask(MEASURE, [family], path, tmp_path / "empty")
-    with pytest.raises(UserError, match="absent.txt is not there: expected a text file"):
+    with pytest.raises(UserError, match="absent.txt is not there"):
         ask(MEASURE, [family], tmp_path / "absent.txt", tmp_path / "absent")
     with pytest.raises(UserError, match="plan 'lines' is unknown"):
         list(MEASURE.jobs(None, OrderSettings(plan="lines")))
@@ -191,11 +185,6 @@ def test_running_text(tmp_path):
         ask(MEASURE, [family], path, tmp_path / "few", words=40)
 
 
-def test_what_is_committed_before_comes_earlier():
-    row = {"mean": -0.04, "low": -0.12, "high": 0.04}
-    assert say_difference(row, "s", "later", "earlier") == "0.04 s [−0.04, 0.12] earlier"
-
-
 def test_classes_of_words_are_compared_by_fact():
     """On rows by hand: function words a quarter of the steps before other words, names after."""
     times = {"function word": 0.25, "other word": 0.5, "name": 0.75}
@@ -210,5 +199,5 @@ def test_classes_of_words_are_compared_by_fact():
     summary = MEASURE.summarise(tables, OrderSettings())
     found = {row["word"]: row["mean"] for row in summary["classes"]}
     assert found == {"function word": -0.25, "name": 0.25}
-    verdicts = {each.claim: each.outcome for each in MEASURE.judge(summary, OrderSettings())}
-    assert verdicts == {"mdm: function word": "below", "mdm: name": "above"}
+    outcomes = {row["word"]: row["outcome"] for row in summary["classes"]}
+    assert outcomes == {"function word": "below", "name": "above"}

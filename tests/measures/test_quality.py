@@ -127,8 +127,7 @@ def test_another_judge_in_the_same_folder_is_another_run(texts, tmp_path):
 
 def test_empty_texts_are_a_sentence_and_no_figure(judge, texts, monkeypatch):
     how = SMALL | {"data": texts, "judge": str(judge), "samplers": ("random",)}
-    figures = ["per_token", "entropy"]
-    for text, names in (("The caves", figures), (" ", [])):
+    for text, names in (("The caves", ["means"]), (" ", [])):
 
         def draw(model, prompts, sampler, steps, *_, text=text):
             return [DrawnText(text, [1, 2], steps)] * 3
@@ -261,7 +260,7 @@ def test_models_of_one_tokenizer_have_one_control(judge, texts):
     for figure in (each for each in section.walk() if isinstance(each, Figure)):
         for panel in (panel for view in figure.views.values() for panel in view):
             (level,) = (line for line in panel.lines if line.name == REAL)
-            assert list(level.x) == [2, 4] and level.y[0] == level.y[1] and level.dash == "dash"
+            assert list(level.x) == [2, 4] and level.y[0] == level.y[1]
 
 
 def test_the_page_has_what_texts_took(judge, texts):
@@ -272,10 +271,7 @@ def test_the_page_has_what_texts_took(judge, texts):
     assert judged["judge_flops"] == sum(row["judge_flops"] for row in rows) > 0
     by = {(row["sampler"], row["steps"]): row["flops"] for row in result.summary["texts"]}
     assert by["random", 4] == 2 * by["random", 2] and by[REAL, None] == 0
-    text = " ".join(show(result).split())
-    assert f"took at most {judged['flops']:.2g} floating-point operations" in text
-    assert f"judging them and the control {judged['judge_flops']:.2g}." in text
-    assert "GFLOP a text" in text
+    assert f"took at most {judged['flops']:.2g} floating-point operations" in show(result)
 
 
 def test_a_text_that_one_seed_left_empty_is_left_out_of_all_seeds():

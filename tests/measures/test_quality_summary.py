@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from unmask.evaluation.quality import find_distinct_share, find_pseudo_values
-from unmask.measures.quality_summary import pool_rows, summarise
+from unmask.measures.quality import pool_rows, summarise
 
 
 def make_row(text, number, seed=0, nll=1.0, tokens=1):

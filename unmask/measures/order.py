@@ -8,8 +8,8 @@ capital letters inside a sentence (names), signs; the rest are other words.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,22 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import tidy
-from unmask.blocks.blocks import Verdict
+from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
-from unmask.measures.measure import (
-    Job,
-    Measure,
-    Rows,
-    Stage,
-    Summary,
-    Tables,
-    judge_differences,
-    judge_interval,
-)
-from unmask.measures.order_section import describe
+from unmask.measures.measure import Described, Job, Measure, Rows, Stage
+from unmask.measures.order_section import animate
+from unmask.measures.result import Result
 from unmask.measures.settings import SamplingSettings
-from unmask.results.summaries import compare_means, estimate_means
+from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import Summary, Tables, add_outcome, compare_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -47,6 +39,30 @@ MOST_DOCUMENTS = 2_000
 """Documents that say how frequent tokens are."""
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
+GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
+THIRDS = {"first_third": (0, 1 / 3), "second_third": (1 / 3, 2 / 3), "last_third": (2 / 3, 2)}
+COMPARISON = Comparison(
+    metrics={
+        "when": Quantity("committed at, of all steps", "%", digits=0),
+        "first_third": Quantity("first third of steps", "%", digits=0),
+        "second_third": Quantity("second third", "%", digits=0),
+        "last_third": Quantity("last third", "%", digits=0),
+        "confidence": Quantity("confidence", "%", digits=0),
+    },
+    groups=(MODEL, Factor("by", "by", GROUPS)),
+    variant=Factor("token_kind", "kind of token"),
+    title="When each kind of token is committed",
+    caption="0 % is the first step, 100 % the last. Bars are 95 % intervals by fact.",
+    means="When kinds of tokens are committed",
+)
+WORDS = replace(
+    COMPARISON,
+    groups=(MODEL,),
+    variant=Factor("word", "words"),
+    compared=("when",),
+    differences="When words are committed, compared with other words (neither function words nor "
+    "names); + is later",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +94,8 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     from unmask.evaluation.order import OrderPrompt
     from unmask.evaluation.questions import spread
 
-    if isinstance(data, str | Path) and Path(data).suffix == ".txt":
-        return _read_lines(Path(data), settings)
-    if isinstance(data, str | Path) and _holds_documents(Path(data)):
-        return _read_running_text(Path(data), settings)
+    if isinstance(data, str | Path) and _holds_texts(Path(data)):
+        return _read_texts(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
     prompts: dict[str, list[OrderPrompt]] = {}
     facts: list[Fact] = []
@@ -100,52 +114,42 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     return Prompts(prompts, facts, texts), source, contents
 
 
-def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
-    from unmask.base.identity import digest_values
-    from unmask.evaluation.order import OrderPrompt
-
-    if not path.is_file():
-        raise UserError(f"{path} is not there: expected a text file with a prompt on every line.")
-    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-    if not lines:
-        raise UserError(f"{path} has no line of text: expected a prompt on every line.")
-    prompts = [
-        OrderPrompt(line, f"line-{i}", None, i <= settings.examples)
-        for i, line in enumerate(lines[: settings.limit], start=1)
-    ]
-    return Prompts({LINES: prompts}, [], lines), str(path), digest_values(lines)
-
-
-def _holds_documents(path: Path) -> bool:
-    """Whether the file has a document on every line, which a file of facts has not."""
+def _holds_texts(path: Path) -> bool:
+    """Whether a file has a prompt or a document on every line, which a file of facts has not."""
     from unmask.base.reading import read_json_lines
     from unmask.base.unpacking import strip_packing
 
+    if path.suffix == ".txt":
+        return True
     if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
         return False
     _, first = next(iter(read_json_lines(path)), (0, {}))
     return "text" in first and "subject" not in first
 
 
-def _read_running_text(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
-    """The beginnings of documents that go on for at least as long."""
+def _read_texts(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
+    """Lines as prompts, or the beginnings of documents that go on for at least as long."""
     from unmask.base.identity import digest_values
+    from unmask.base.reading import read_text
     from unmask.data.text import read_documents
     from unmask.evaluation.order import OrderPrompt
 
-    documents = list(islice(read_documents([path]), MOST_DOCUMENTS))
-    split = [document.split() for document in documents]
-    long = [words[: settings.words] for words in split if len(words) >= 2 * settings.words]
-    if not long:
-        raise UserError(
-            f"{path} has no document of {2 * settings.words} words: give fewer by --words, or "
-            "longer documents."
-        )
+    if path.suffix == ".txt":
+        texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
+        split, noun, wanted = LINES, "line", "line of text: expected a prompt on every line"
+    else:
+        texts = list(islice(read_documents([path]), MOST_DOCUMENTS))
+        words, least = [text.split() for text in texts], 2 * settings.words
+        starts = [" ".join(each[: settings.words]) for each in words if len(each) >= least]
+        split, noun = RUNNING, "document"
+        wanted = f"document of {least} words: give fewer by --words, or longer documents"
+    if not starts:
+        raise UserError(f"{path} has no {wanted}.")
     prompts = [
-        OrderPrompt(" ".join(words), f"document-{i}", None, i <= settings.examples)
-        for i, words in enumerate(long[: settings.limit], start=1)
+        OrderPrompt(start, f"{noun}-{i}", None, i <= settings.examples)
+        for i, start in enumerate(starts[: settings.limit], start=1)
     ]
-    return Prompts({RUNNING: prompts}, [], documents), str(path), digest_values(documents)
+    return Prompts({split: prompts}, [], texts), str(path), digest_values(texts)
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
@@ -177,10 +181,8 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             prompts = [prompt for prompt in prompts if prompt.is_example]
             chosen |= {"guidance": 0.0}
         commits, texts = watch_texts(model, split, prompts, band, **chosen)
-        tables = {
-            "order": commits if member.family.paradigm.has_steps else [],
-            "unmasking": texts,
-        }
+        commits = commits if member.family.paradigm.has_steps else []
+        tables = {"order": commits, "unmasking": texts}
         return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
@@ -201,78 +203,108 @@ def _prepare(model: "Model", prompts: Prompts, length: int | None) -> "tuple[int
 
 def summarise(tables: Tables, settings: OrderSettings) -> Summary:
     """When kinds of tokens come, the order map, whether writing goes from left to right."""
-    rows = tables["order"].to_pylist()
+    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER
+
+    rows, seed = tables["order"].to_pylist(), settings.seed
+    quarters = {"place": "last quarter"}, {"place": "first quarter"}
     return {
-        "kinds": list(_estimate_kinds(rows)),
+        "kinds": [
+            row | {"tokens": row["prompts"]} for row in COMPARISON.average(list(_time(rows)))
+        ],
         "map": list(_count_steps(rows)),
-        "differences": list(_compare_quarters(rows, settings.seed)),
-        "classes": list(_compare_classes(rows, settings.seed)),
+        "differences": list(_compare(rows, *quarters, seed)),
+        "classes": [
+            row | {"word": word, "minus": OTHER, "metric": "when"}
+            for word in (FUNCTION, NAME, NUMBER)
+            for row in _compare(rows, {"word": word}, {"word": OTHER}, seed)
+        ],
     }
 
 
-def _estimate_kinds(rows: Rows) -> Iterator[dict[str, Any]]:
-    """When each kind of token is committed, and with what confidence.
+def _time(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The tokens by each way of telling their kinds, with the third of the steps they come in.
 
     Training seeds are pooled: a kind that one seed wrote about a fact another may not have written.
     """
     from unmask.evaluation.order import KINDS
 
-    thirds = {"first_third": (0, 1 / 3), "second_third": (1 / 3, 2 / 3), "last_third": (2 / 3, 2)}
-    timed = [
-        {**row, "seed": 0}
-        | {name: low <= row["when"] < high for name, (low, high) in thirds.items()}
-        for row in rows
-    ]
-    metrics = ("when", *thirds, "confidence")
-    for by, kinds in KINDS.items():
-        means = estimate_means(timed, ("model", by), metrics, shares=metrics)
-        for row in sorted(means, key=lambda row: kinds.index(row[by])):
-            named = {"model": row["model"], "by": by, "token_kind": row[by]}
-            values = {name: row[name] for name in ("metric", "mean", "low", "high", "facts")}
-            yield named | {"tokens": row["prompts"]} | values
+    for own in tidy.group_by(rows, "model").values():
+        for by, kinds in KINDS.items():
+            for row in sorted(own, key=lambda row: kinds.index(row[by])):
+                thirds = {name: low <= row["when"] < high for name, (low, high) in THIRDS.items()}
+                yield {**row, **thirds, "seed": 0, "by": by, "token_kind": row[by]}
 
 
 def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
     """The share of texts that commit a position of the answer at a step."""
-    last = {split: max(row["step"] for row in own)
-            for split, own in tidy.group_by(rows, "split").items()}  # fmt: skip
     placed = []
     for text in tidy.group_by(rows, "model", "seed", "prompt").values():
         start = min(row["position"] for row in text)
         placed += [{**row, "place": row["position"] - start + 1} for row in text]
-    for (model, split), own in tidy.group_by(placed, "model", "split").items():
-        for place, tokens in sorted(tidy.group_by(own, "place").items()):
+    for split, same in tidy.group_by(placed, "split").items():
+        last = max(row["step"] for row in same)
+        for (model, place), tokens in tidy.group_by(same, "model", "place").items():
             counts = Counter(row["step"] for row in tokens)
-            for step in range(1, last[split] + 1) if place <= MOST_POSITIONS else ():
+            for step in range(1, last + 1) if place <= MOST_POSITIONS else ():
                 cell = {"model": model, "split": split, "place": place, "step": step}
                 yield cell | {"share": counts[step] / len(tokens), "texts": len(tokens)}
 
 
-def _compare_classes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
-    """How much later each class of words comes than the others that are not names, by fact."""
-    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER
-
+def _compare(
+    rows: Rows, which: Mapping[str, str], others: Mapping[str, str], seed: int
+) -> Iterator[dict[str, Any]]:
+    """How much later some tokens of each model come than others, by fact."""
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        others = tidy.select(own, word=OTHER)
-        for word in (FUNCTION, NAME, NUMBER):
-            if difference := compare_means(tidy.select(own, word=word), others, "when", seed):
-                yield {"model": model, "kind": kind, "word": word} | vars(difference)
-
-
-def judge(summary: Summary, settings: OrderSettings) -> Iterator[Verdict]:
-    """Whether writing goes from left to right, and which classes of words come early or late."""
-    yield from judge_differences(summary, settings)
-    for row in summary["classes"]:
-        claim = f"{row['model']}: {row['word']}"
-        yield judge_interval(claim, tidy.to_interval(row), row["facts"])
-
-
-def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
-    """How much later the last quarter of an answer comes than its first, by fact."""
-    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        sides = (tidy.select(own, place=place) for place in ("last quarter", "first quarter"))
+        sides = (tidy.select(own, **values) for values in (which, others))
         if difference := compare_means(*sides, "when", seed):
-            yield {"model": model, "kind": kind} | vars(difference)
+            yield {"model": model, "kind": kind} | add_outcome(vars(difference))
+
+
+def describe(result: Result) -> Sequence[Described]:
+    """Texts for the first screen; a sentence for each model, the map, and kinds of tokens."""
+    summary = result.summary
+    return [
+        blocks.FirstScreen(animate(result.rows("unmasking"))),
+        *_state(summary),
+        *_say_left_out(result),
+        tidy.draw_map(
+            sorted(summary["map"], key=lambda row: row["place"]),
+            "order-map",
+            "Order map",
+            "Writing from left to right would be a diagonal.",
+            x="step",
+            y=lambda row: f"token {row['place']}",
+            ends=("share",),
+            note=lambda row: labels.count(row["texts"], "text"),
+            choose=[tidy.ASKED],
+            xlabel="denoising step",
+            ylabel="share of texts",
+        ),
+        replace(COMPARISON.draw(summary["kinds"], limits=(0, 100)), name="order"),
+        replace(COMPARISON.tabulate(summary["kinds"], tokens="tokens"), name="kinds"),
+        *([WORDS.tabulate_differences(summary["classes"])] if summary["classes"] else []),
+    ]
+
+
+def _state(summary: Summary) -> Iterator[blocks.Finding]:
+    for row in summary["differences"]:
+        yield blocks.Finding(
+            f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
+            f"{tidy.say_difference(row, 'of the steps', 'later', 'earlier')} than its first "
+            f"({labels.count(row['facts'], 'fact')}).",
+            row["outcome"],
+        )
+
+
+def _say_left_out(result: Result) -> Iterator[blocks.Notice]:
+    """Models that were given, but have no order."""
+    given = {name for record in result.records for name in record.inputs.get("models", {})}
+    measured = {name.rpartition(": ")[2] for name in result.kinds}  # pooled: "RUN: NAME"
+    if missing := sorted(given - measured - set(result.kinds)):
+        yield blocks.Notice(
+            f"Left out: {', '.join(missing)}. An autoregressive model writes from left to right, "
+            "one token per step; its texts are shown beside the others."
+        )
 
 
 MEASURE = Measure(
@@ -289,7 +321,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
     stages=[

@@ -9,7 +9,7 @@ models of different tokenizers by bits per byte. Differences are paired by docum
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
@@ -22,14 +22,17 @@ from unmask.base.errors import UserError
 from unmask.base.runs import DIGESTS
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import Clusters, estimate_difference
+from unmask.evaluation.statistics import Clusters
 from unmask.measures.inputs import ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
+from unmask.results.summaries import Summary, Tables, add_outcome, subtract_clusters
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
+
+SUMMED = ("tokens", "characters", "bytes", "nll")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,25 +81,13 @@ def score_texts(
     """A row for each document: its sizes, and its cost in nats with its standard error."""
     from unmask.evaluation.perplexity import score_documents
 
-    costs = score_documents(
-        model,
-        documents,
-        settings.context,
-        settings.stride,
-        settings.repeats,
-        settings.seed,
-        settings.method,
-    )
+    chosen = settings.context, settings.stride, settings.repeats, settings.seed, settings.method
+    costs = score_documents(model, documents, *chosen)
+    is_bound = model.paradigm.is_bound and settings.method == "bound"
     for number, (text, cost) in enumerate(zip(documents, costs, strict=True)):
-        yield {
-            "document": number,
-            "is_bound": model.paradigm.is_bound and settings.method == "bound",
-            "tokens": cost.tokens,
-            "characters": len(text),
-            "bytes": len(text.encode()),
-            "nll": cost.nll,
-            "error": cost.error,
-        }
+        sizes = {"tokens": cost.tokens, "characters": len(text), "bytes": len(text.encode())}
+        row = {"document": number, "is_bound": is_bound} | sizes
+        yield row | {"nll": cost.nll, "error": cost.error}
 
 
 def summarise(tables: Tables, settings: PerplexitySettings) -> Summary:
@@ -109,34 +100,33 @@ def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
     from unmask.objectives.likelihood import exponentiate
 
     for (model, kind, seed), documents in tidy.group_by(rows, "model", "kind", "seed").items():
-        names = ("tokens", "characters", "bytes", "nll")
-        sums = {name: sum(row[name] for row in documents) for name in names}
+        sums = {name: sum(row[name] for row in documents) for name in SUMMED}
         error, bit = reduce(math.hypot, (row["error"] for row in documents)), math.log(2)
         per_token, per_token_error = sums["nll"] / sums["tokens"], error / sums["tokens"]
         perplexity = exponentiate(per_token)
-        yield sums | {
-            "model": model,
-            "kind": kind,
-            "seed": seed,
-            "is_bound": documents[0]["is_bound"],
-            "documents": len(documents),
-            "error": error,
-            "per_token": per_token,
-            "per_token_error": per_token_error,
-            "perplexity": perplexity,
-            "perplexity_error": perplexity * per_token_error,
-            "bits_per_character": sums["nll"] / bit / sums["characters"],
-            "bits_per_byte": sums["nll"] / bit / sums["bytes"],
-            "bits_per_byte_error": error / bit / sums["bytes"],
-        }
+        about = {"model": model, "kind": kind, "seed": seed, "documents": len(documents)}
+        about |= {"is_bound": documents[0]["is_bound"], "error": error}
+        yield (
+            sums
+            | about
+            | {
+                "per_token": per_token,
+                "per_token_error": per_token_error,
+                "perplexity": perplexity,
+                "perplexity_error": perplexity * per_token_error,
+                "bits_per_character": sums["nll"] / bit / sums["characters"],
+                "bits_per_byte": sums["nll"] / bit / sums["bytes"],
+                "bits_per_byte_error": error / bit / sums["bytes"],
+            }
+        )
 
 
 def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
     """Bits per byte of one model minus another's, paired by document."""
     models = {model: _cluster(own) for model, own in tidy.group_by(rows, "model").items()}
-    for (one, ours), (other, theirs) in combinations(models.items(), 2):
-        difference, documents = estimate_difference(ours, theirs), ours.sums.shape[1]
-        yield {"one": one, "other": other} | vars(difference) | {"documents": documents}
+    for one, other in combinations(models, 2):
+        gap = subtract_clusters(models[one], models[other], is_share=False)
+        yield {"one": one, "other": other, "documents": gap["facts"]} | add_outcome(gap)
 
 
 def _cluster(rows: Rows) -> Clusters:
@@ -146,22 +136,16 @@ def _cluster(rows: Rows) -> Clusters:
     return Clusters(bits, np.array([float(row["bytes"]) for row in rows]).reshape(shape))
 
 
-def judge(summary: Summary, settings: PerplexitySettings) -> Iterable[blocks.Verdict]:
-    """Whether one model's cost, or its bound, is lower than another's."""
-    for row in summary["differences"]:
-        claim = f"{row['one']} − {row['other']}"
-        yield judge_interval(claim, tidy.to_interval(row), row["documents"], "documents")
-
-
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """What the text costs each model, and the table."""
-    models = result.summary["models"]
+    models, differences = result.summary["models"], result.summary["differences"]
     table = tidy.tabulate(
         "models",
         "What the text costs",
         models,
         {
-            "model": lambda row: _name_member(row, models),
+            "model": "model",
+            "training seed": "seed",
             "likelihood": _name_likelihood,
             "tokens": "tokens",
             Column("perplexity", is_short=True): "perplexity",
@@ -171,68 +155,52 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             Column("bits per character", 4): "bits_per_character",
         },
     )
-    alone = blocks.Text(f"The text costs {_say_cost(models, models[0]['model'])}.")
-    return [*(list(_compare_in_words(result, models)) or [alone]), table]
+    return [*_state(models, differences), table]
 
 
 def _name_likelihood(row: Mapping[str, Any]) -> str:
-    if row["is_bound"]:
-        return "upper bound"
-    return "exact, left to right" if _is_chain(row) else "exact"
-
-
-def _is_chain(row: Mapping[str, Any]) -> bool:
-    """Whether the cost is that of one order of writing, under a model that has others."""
     from unmask.net.paradigm import get_paradigm
 
-    return get_paradigm(row["kind"]).is_bound and not row["is_bound"]
+    if row["is_bound"]:
+        return "upper bound"
+    # The cost of one order of writing, under a model that has others.
+    return "exact, left to right" if get_paradigm(row["kind"]).is_bound else "exact"
 
 
-def _name_member(row: Mapping[str, Any], models: Rows) -> str:
-    """A model's name, with its training seed where it has several."""
-    has_several = len(tidy.select(models, model=row["model"])) > 1
-    return f"{row['model']}, seed {row['seed']}" if has_several else row["model"]
+def _state(models: Rows, differences: Rows) -> Iterator[blocks.ReportBlock]:
+    """The first model's cost beside each of the others', or alone."""
+    costs = {model: _say_cost(own) for model, own in tidy.group_by(models, "model").items()}
+    first = models[0]["model"]
+    if len(costs) == 1:
+        yield blocks.Text(f"The text costs {costs[first]}.")
+    for row in tidy.select(differences, one=first):
+        yield blocks.Finding(
+            f"The text costs {costs[first]}, {costs[row['other']]}. The difference is "
+            f"{tidy.say(row, has_sign=True)} ({labels.count(row['facts'], 'document')}).",
+            row["outcome"],
+            "documents",
+        )
 
 
-def _say_cost(models: Rows, name: str) -> str:
+def _say_cost(own: Rows) -> str:
     """A model's cost, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte": the mean over
     its training seeds, as in the differences."""
-    own = tidy.select(models, model=name)
     row, number = own[0], len(own)
     bits = sum(each["bits_per_byte"] for each in own) / number
     error = math.hypot(*(each["bits_per_byte_error"] for each in own)) / number
-    bound = "at most " if row["is_bound"] else ""
-    margin = f" ± {error:.2f}" if row["is_bound"] else ""
-    order = " from left to right" if _is_chain(row) else ""
-    seeds = f", mean of {number} training seeds" if number > 1 else ""
-    cost = f"{bound}{bits:.2f}{margin} bits per byte{order}"
-    return f"{name} ({labels.KINDS[row['kind']]}{seeds}) {cost}"
-
-
-def _compare_in_words(result: Result, models: Rows) -> Iterator[blocks.Finding]:
-    """The first model against each of the others."""
-    first = models[0]["model"]
-    for row in tidy.select(result.summary["differences"], one=first):
-        verdict = result.verdicts[f"{first} − {row['other']}"]
-        size = tidy.say(row, has_sign=True)
-        ours, theirs = (_say_cost(models, name) for name in (first, row["other"]))
-        text = (
-            f"The text costs {ours}, {theirs}. The difference is {size} "
-            f"({labels.count(verdict.facts, 'document')})."
-        )
-        yield blocks.Finding(text, verdict)
+    kind = labels.KINDS[row["kind"]] + (f", mean of {number} training seeds" if number > 1 else "")
+    cost = f"at most {bits:.2f} ± {error:.2f}" if row["is_bound"] else f"{bits:.2f}"
+    order = " from left to right" if _name_likelihood(row).startswith("exact,") else ""
+    return f"{row['model']} ({kind}) {cost} bits per byte{order}"
 
 
 def pool(results: Sequence[Result]) -> Tables:
     """The rows of all runs, which must have scored the same documents: they are paired."""
     from unmask.measures.runner import pool_tables
 
-    inputs = [record.inputs for result in results for record in result.records]
-    if len({str(each[DIGESTS].get("the data")) for each in inputs}) > 1:
-        raise UserError(
-            "the runs scored different texts: costs of the same text can be compared; draw the "
-            "runs one by one."
-        )
+    records = [record for result in results for record in result.records]
+    if len({str(each.inputs[DIGESTS].get("the data")) for each in records}) > 1:
+        raise UserError("the runs scored different texts: expected one text; draw them one by one.")
     return pool_tables(results)
 
 
@@ -249,7 +217,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
     pool=pool,

@@ -15,22 +15,21 @@ sets of as many texts (jackknife).
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import Interval
+from unmask.evaluation.statistics import Interval, estimate_mean
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.quality_judge import judge_kinship, say_kinship
-from unmask.measures.quality_summary import summarise
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.results.summaries import GRAMS
+from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import GRAMS, cluster_ratio, cluster_rows, keep_shared
 
 if TYPE_CHECKING:
     from unmask.evaluation.quality import DrawnText
@@ -40,6 +39,24 @@ _log = logging.getLogger(__name__)
 
 REAL = "real text"
 """The control's name, in the place of a sampler."""
+COMPARISON = Comparison(
+    metrics={
+        "per_token": Quantity("cost under the judge per token", "nats", digits=3, least=0.0),
+        "entropy": Quantity("entropy of a text's tokens", "nats", least=0.0),
+    },
+    groups=(MODEL, KIND),
+    variant=Factor("sampler", "sampler"),
+    title="Cost and variety of texts by network calls",
+    caption="Bands are 95 % intervals by text and training seed. Dotted: real text.",
+    controls=(REAL,),
+    most=100,
+)
+TEXTS = {
+    "flops": Quantity("FLOP for each text", is_short=True),
+    "perplexity": Quantity("generative perplexity", is_short=True),
+    **{f"distinct_{size}": Quantity(f"distinct-{size}", digits=3) for size in GRAMS},
+}
+"""What is known of all texts of a sampler together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +125,11 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
             f"{data} has {len(pieces)} pieces of {settings.length} words: expected "
             f"{settings.texts}; give more text, or lower --texts or --length."
         )
-    # The beginnings of all documents come first.
-    pieces.sort(key=lambda piece: piece[0])
+    pieces.sort(key=lambda piece: piece[0])  # the beginnings of all documents come first
     texts = [text for _, text in pieces[: settings.texts]]
     # Another judge may come to lie in the same place.
-    judge = digest_model(settings.judge)
-    return texts, str(data), digest_values([texts, *judge.items()])
+    contents = digest_values([texts, *digest_model(settings.judge).items()])
+    return texts, str(data), contents
 
 
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
@@ -122,13 +138,7 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
     from unmask.net.families import digest_model
     from unmask.net.loading import load
 
-    judges: dict[str, Model] = {}
-
-    def judge() -> "Model":
-        if not judges:
-            judges["judge"] = load(settings.judge, inputs.device, settings.dtype)
-        return judges["judge"]
-
+    judge = cache(partial(load, settings.judge, inputs.device, settings.dtype))
     kinship = judge_kinship(inputs, settings.judge, digest_model(settings.judge))
     own = {
         family.name: list_samplers(family.paradigm, settings.samplers, settings.steps)
@@ -139,50 +149,21 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
         if len(lacking) == len(own):
             raise UserError(f"{text}: give one that does not remask, correct or guide.")
         _log.warning("%s: left out.", text)
+
+    def work(member: Member, sampler: str, steps: int | None) -> Mapping[str, Rows]:
+        columns = member.columns | kinship[member.key] | {"sampler": sampler, "steps": steps}
+        drawn = list(_draw(inputs.load(member), inputs.data, settings, sampler, steps))
+        return {"quality": [columns | row for row in _judge_texts(drawn, judge())]}
+
     for member in inputs.members():
         pairs = own[member.family.name]
-        if not pairs:
-            continue
-        columns = member.columns | kinship[member.key]
-        work = partial(_work, inputs, member, columns, settings, judge)
-        for sampler, steps in [*([(REAL, None)] if settings.control else []), *pairs]:
-            yield Job(f"{member.key}-{sampler}-{steps}", partial(work, sampler, steps))
-
-
-def _work(
-    inputs: ModelInputs,
-    member: Member,
-    columns: Mapping[str, Any],
-    settings: QualitySettings,
-    judge: Any,
-    sampler: str,
-    steps: int | None,
-) -> Mapping[str, Rows]:
-    from unmask.evaluation.quality import count_grams, find_text_entropy, judge_texts
-
-    drawn = list(_draw(inputs.load(member), inputs.data, settings, sampler, steps))
-    rows = []
-    for number, (each, cost) in enumerate(
-        zip(drawn, judge_texts(judge(), [each.text for each in drawn]), strict=True)
-    ):
-        row = dict(columns) | {"sampler": sampler, "steps": steps, "calls": each.calls}
-        row |= {"flops": each.flops, "fact": str(number), "text": each.text}
-        row |= {"tokens": len(each.tokens), "nll": cost.nll, "judge_tokens": cost.tokens}
-        row |= {"judge_flops": cost.flops}
-        row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
-        row["entropy"] = find_text_entropy(each.tokens)
-        for size in GRAMS:
-            row[f"different_{size}"], row[f"all_{size}"] = count_grams(each.text.split(), size)
-        rows.append(row)
-    return {"quality": rows}
+        control = [(REAL, None)] if pairs and settings.control else []
+        for sampler, steps in [*control, *pairs]:
+            yield Job(f"{member.key}-{sampler}-{steps}", partial(work, member, sampler, steps))
 
 
 def _draw(
-    model: "Model",
-    documents: Sequence[str],
-    settings: QualitySettings,
-    sampler: str,
-    steps: int | None,
+    model: "Model", documents: Sequence[str], settings: QualitySettings, sampler: str, steps: Any
 ) -> "Iterable[DrawnText]":
     from unmask.evaluation.quality import DrawnText, draw_texts
     from unmask.evaluation.questions import require_tokenizer
@@ -195,103 +176,144 @@ def _draw(
     return [DrawnText(tokenizer.decode(ids), ids, 0) for ids in rows]
 
 
-def judge_nothing(summary: Summary, settings: QualitySettings) -> Iterator[blocks.Verdict]:
-    """Perplexity and variety are weighed by the reader: no single number says what is better."""
-    return iter(())
+def _judge_texts(drawn: "Sequence[DrawnText]", judge: "Model") -> Iterator[dict[str, Any]]:
+    """A row for each text: what drawing it took, what it costs the judge, how varied it is."""
+    from unmask.evaluation.quality import count_grams, find_text_entropy, judge_texts
+
+    costs = judge_texts(judge, [each.text for each in drawn])
+    for number, (each, cost) in enumerate(zip(drawn, costs, strict=True)):
+        row: dict[str, Any] = {"calls": each.calls, "flops": each.flops, "fact": str(number)}
+        row |= {"text": each.text, "tokens": len(each.tokens), "nll": cost.nll}
+        row |= {"judge_tokens": cost.tokens, "judge_flops": cost.flops}
+        row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
+        row["entropy"] = find_text_entropy(each.tokens)
+        for size in GRAMS:
+            row[f"different_{size}"], row[f"all_{size}"] = count_grams(each.text.split(), size)
+        yield row
+
+
+def summarise(tables: Tables, settings: QualitySettings) -> Summary:
+    """Means by model, sampler and steps; values of all texts together; and what judging took."""
+    rows = list(_average_calls(tables["quality"].to_pylist()))
+    means = COMPARISON.average(rows, "steps", "calls")
+    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_add_judged(rows))}
+
+
+def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The rows, each with the mean calls of its sampler.
+
+    Batches, and models of other training seeds, stop earlier where all of their texts have ended:
+    they are one sampler all the same.
+    """
+    for own in tidy.group_by(rows, "model", "sampler", "steps").values():
+        calls = sum(row["calls"] for row in own) / len(own)
+        calls = int(calls) if calls.is_integer() else round(calls, 1)
+        yield from ({**row, "calls": calls} for row in own)
+
+
+def _add_judged(rows: Rows) -> Iterator[dict[str, Any]]:
+    """What records say of each model and the judge, and what judging its texts took."""
+    for model, own in tidy.group_by(rows, "model").items():
+        row = {name: sum(each[name] for each in own) for name in ("flops", "judge_flops")}
+        row |= {"model": model, "texts": len(own)}
+        row["is_apart"] = all(each["is_apart"] for each in own)
+        yield row | {"shares_text": any(each["shares_text"] for each in own)}
+
+
+def pool_rows(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Over all texts together: generative perplexity, and shares of different n-grams."""
+    names = ("model", "sampler", "steps", "calls")
+    for key, own in tidy.group_by(rows, *names).items():
+        row = dict(zip(names, key, strict=True))
+        row["flops"] = sum(each["flops"] for each in own) / len(own)
+        values = {"perplexity": _find_perplexity(own)}
+        values |= {f"distinct_{size}": _find_distinct(own, size) for size in GRAMS}
+        for name, value in values.items():
+            row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
+        yield row
+
+
+def _find_perplexity(rows: Rows) -> Interval:
+    """exp of nats per token over all texts, and of the ends of that ratio's interval."""
+    from unmask.objectives.likelihood import exponentiate
+
+    tokens, shared = sum(row["judge_tokens"] for row in rows), keep_shared(rows)
+    if not any(row["judge_tokens"] for row in shared):
+        mean = exponentiate(sum(row["nll"] for row in rows) / tokens) if tokens else math.nan
+        return Interval(mean, math.nan, math.nan)
+    ratio = estimate_mean(cluster_ratio(shared, "nll", "judge_tokens"))
+    return Interval(*(exponentiate(each) for each in (ratio.mean, ratio.low, ratio.high)))
+
+
+def _find_distinct(rows: Rows, size: int) -> Interval:
+    """The share of different n-grams among all, over the texts of a training seed; the mean.
+
+    How far other texts would move it is how far they would move the mean of the pseudo-values that
+    `find_pseudo_values` explains.
+    """
+    from unmask.evaluation.quality import find_distinct_share, find_pseudo_values
+
+    seeds = list(tidy.group_by(rows, "seed").values())
+    shares, valued = [], []
+    for own in seeds:
+        texts = [row["text"] for row in own]
+        shares.append(find_distinct_share(texts, size))
+        values = find_pseudo_values(texts, size) or [None] * len(own)
+        valued += [{**row, "pseudo_value": each} for row, each in zip(own, values, strict=True)]
+    known = [share for share in shares if share is not None]
+    if not known:  # no text has so many words
+        return Interval(math.nan, math.nan, math.nan)
+    share, shared = sum(known) / len(known), keep_shared(valued)
+    if not shared or any(row["pseudo_value"] is None for row in shared):
+        return Interval(share, math.nan, math.nan)
+    # Where nothing is repeated, all values are 1: as many texts as of a share never hit still may.
+    estimate = estimate_mean(cluster_rows(shared, "pseudo_value"), is_share=share == 1)
+    low, high = (share + end - estimate.mean for end in (estimate.low, estimate.high))
+    return Interval(share, max(low, 0.0), min(high, 1.0))
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """The table, and cost and entropy against network calls."""
-    means = [row for row in result.summary["means"] if row["sampler"] != REAL]
-    calls = sorted(tidy.distinct(means, "calls"))
-    # Real text takes no calls: its level is a line across each panel.
-    level = [
-        {**row, "calls": end}
-        for row in tidy.select(result.summary["means"], sampler=REAL)
-        for end in (calls[0], calls[-1])
-    ]
-    table = _tabulate(result)
-    colours = {each: f"p{i}" for i, each in enumerate(tidy.distinct(means, "sampler"))}
-    colours[REAL] = "control"
-    names = {
-        "per_token": "nats per token under the judge",
-        "entropy": "entropy of a text's tokens, nats",
-    }
-    figures = [
-        tidy.draw_lines(
-            tidy.select([*means, *level], metric=metric),
-            metric,
-            label[0].upper() + label[1:],
-            "By sampler. Bands are 95 % intervals by text and training seed.",
-            x="calls",
-            line="sampler",
-            colour=lambda row: colours[row["sampler"]],
-            dash=lambda row: "dash" if row["sampler"] == REAL else "solid",
-            xlabel="network calls",
-            ylabel=label,
-            is_log2=True,
-        )
-        for metric, label in names.items()
-        if len(calls) > 1
-    ]
-    drawn = [row for row in result.summary["texts"] if row["sampler"] != REAL]
-    if all(math.isnan(row["perplexity"]) for row in drawn):
+    """Who judged what, cost and entropy against network calls, and the table."""
+    means, texts = result.summary["means"], result.summary["texts"]
+    drawn = [row for row in means if row["sampler"] != REAL]
+    calls = sorted(tidy.distinct(drawn, "calls"))
+    figures: list[blocks.ReportBlock] = []
+    if len(calls) > 1:  # real text takes no calls: its level is a line across each panel
+        real = tidy.select(means, sampler=REAL)
+        level = [{**row, "calls": end} for row in real for end in (calls[0], calls[-1])]
+        axis = Factor("calls", "network calls")
+        figures.append(COMPARISON.draw([*drawn, *level], axis, is_log2=True))
+    if all(math.isnan(row["perplexity"]) for row in texts if row["sampler"] != REAL):
         figures = [blocks.Notice("All texts that were sampled are empty: no judge can score them.")]
-    settings = result.settings.to_record()
-    judged = result.summary["judged"]
-    text = (
-        f"{labels.count(settings['texts'], 'text')} of {settings['length']} tokens at most from "
-        f"each sampler, judged by {settings['judge']}. {say_kinship(judged, settings['judge'])} "
-        f"Lower perplexity at lower entropy is a trade, not a gain. {_say_compute(judged)}"
-    )
-    return [blocks.Text(text), *figures, table]
-
-
-def _say_compute(judged: Rows) -> str:
+    settings, judged = cast(QualitySettings, result.settings), result.summary["judged"]
     drawing, judging = (sum(row[name] for row in judged) for name in ("flops", "judge_flops"))
-    return (
-        f"Drawing all texts took at most {drawing:.2g} floating-point operations, judging them "
-        f"and the control {judging:.2g}."
+    text = (
+        f"{labels.count(settings.texts, 'text')} of {settings.length} tokens at most from each "
+        f"sampler, judged by {settings.judge}. {say_kinship(judged, settings.judge)} Lower "
+        "perplexity at lower entropy is a trade, not a gain. Drawing all texts took at most "
+        f"{drawing:.2g} floating-point operations, judging them and the control {judging:.2g}."
     )
+    return [blocks.Text(text), *figures, _tabulate(means, texts)]
 
 
-def _tabulate(result: Result) -> blocks.Table:
-    means = {
-        (row["model"], row["sampler"], row["steps"], row["metric"]): tidy.to_interval(row)
-        for row in result.summary["means"]
-    }
-
-    def get(metric: str) -> Any:
-        return lambda row: means.get((row["model"], row["sampler"], row["steps"], metric))
-
-    real = tidy.select(result.summary["texts"], sampler=REAL)
-    if is_shared := len(real) > 1 and len({round(row["perplexity"], 6) for row in real}) == 1:
-        real = real[:1]  # models of one tokenizer have one control
-    drawn = [row for row in result.summary["texts"] if row["sampler"] != REAL]
-    return tidy.tabulate(
-        "texts",
-        "Cost under the judge and variety; distinct-n: different n-grams of words among all",
-        [*real, *drawn],
-        {
-            "model": lambda row: "–" if is_shared and row in real else row["model"],
-            "sampler": "sampler",
-            "steps": "steps",
-            "network calls": "calls",
-            Column("GFLOP a text", is_short=True): lambda row: row["flops"] / 1e9,
-            Column("generative perplexity", is_short=True): partial(_take_interval, "perplexity"),
-            Column("nats per token", 3): get("per_token"),
-            Column("entropy of a text, nats", 2): get("entropy"),
-            Column("distinct-1", 3): partial(_take_interval, "distinct_1"),
-            Column("distinct-2", 3): partial(_take_interval, "distinct_2"),
-            Column("distinct-3", 3): partial(_take_interval, "distinct_3"),
-        },
-        lambda row: "control" if row["sampler"] == REAL else "plain",
-        most=100,
-    )
+def _tabulate(means: Rows, texts: Rows) -> blocks.Table:
+    """A row for each sampler and number of steps; models of one tokenizer have one control."""
+    rows = [*means, *_spread(texts)]
+    real = tidy.select(rows, sampler=REAL, metric="perplexity")
+    if len({round(row["mean"], 6) for row in real}) == 1:
+        rows = [{**row, "model": "–"} if row["sampler"] == REAL else row for row in rows]
+    both = replace(COMPARISON, metrics={**COMPARISON.metrics, **TEXTS})
+    table = both.tabulate(rows, steps="steps", **{"network calls": "calls"})
+    caption = "Cost under the judge and variety; distinct-n: different n-grams of words among all"
+    return replace(table, name="texts", caption=caption)
 
 
-def _take_interval(name: str, row: Mapping[str, Any]) -> Interval:
-    return tidy.to_interval(row, (name, f"{name}_low", f"{name}_high"))
+def _spread(texts: Rows) -> Iterator[dict[str, Any]]:
+    """A row for each value of all texts together."""
+    for row in texts:
+        for name in TEXTS:
+            low, high = (row.get(f"{name}_{end}", math.nan) for end in ("low", "high"))
+            yield {**row, "metric": name, "mean": row[name], "low": low, "high": high}
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -299,11 +321,10 @@ def pool(results: Sequence[Result]) -> Tables:
     from unmask.measures.runner import pool_tables
 
     settings = [cast(QualitySettings, each.settings) for each in results]
-    judged = {f"{each.judge} reading {each.length} tokens" for each in settings}
+    judged = sorted({f"{each.judge} reading {each.length} tokens" for each in settings})
     if len(judged) > 1:
         raise UserError(
-            f"the runs have different judges or lengths ({'; '.join(sorted(judged))}): expected "
-            "one judge and one length; join runs that share both."
+            f"the runs have different judges or lengths ({'; '.join(judged)}): expected one each."
         )
     return pool_tables(results)
 
@@ -321,7 +342,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge_nothing,
     describe=describe,
     check=check_judge,
     method=__doc__,

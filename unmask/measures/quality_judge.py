@@ -6,7 +6,7 @@ recipe: lineages are followed from start to start as far as these reach.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +89,10 @@ def judge_kinship(
     for member in inputs.members():
         place = member.family.members[member.seed]
         own = list(member.family.digests.values())[member.seed]
+        theirs = Lineage((), frozenset(), False)
         # A loaded model is known by its tensors, not by files: nothing tells where it comes from.
-        is_loaded = isinstance(place, Model)
-        theirs = Lineage((), frozenset(), False) if is_loaded else find_lineage(place, own)
+        if not isinstance(place, Model):
+            theirs = find_lineage(place, own)
         _refuse_kin(judge, ours, str(member.family.places[member.seed]), theirs)
         columns[member.key] = {
             "is_apart": ours.is_known and theirs.is_known,
@@ -111,14 +112,13 @@ def _refuse_kin(judge: str, ours: Lineage, model: str, theirs: Lineage) -> None:
     """Refuse a judge that shares weights with a model anywhere in both lineages."""
     if not set(ours.weights) & set(theirs.weights):
         return
+    reason = f"the judge {judge} and {model} were trained from the same model"
     if ours.weights[0] == theirs.weights[0]:
         reason = f"{judge} is both the judge and a model that is judged ({model})"
     elif ours.weights[0] in theirs.weights:
         reason = f"{model} was trained from the judge {judge}"
     elif theirs.weights[0] in ours.weights:
         reason = f"the judge {judge} was trained from {model}"
-    else:
-        reason = f"the judge {judge} and {model} were trained from the same model"
     raise UserError(
         f"{reason}, and a network finds its own kind of text likely: name another judge."
     )
@@ -126,23 +126,16 @@ def _refuse_kin(judge: str, ours: Lineage, model: str, theirs: Lineage) -> None:
 
 def say_kinship(rows: Rows, judge: str) -> str:
     """Sentences on whose kin the judge is, of rows with a `model` and what records say of it."""
-    unknown = _list_names([row["model"] for row in rows if not row["is_apart"]])
-    shared = _list_names([row["model"] for row in rows if row["shares_text"]])
-    sentences = []
+    unknown = ", ".join(dict.fromkeys(row["model"] for row in rows if not row["is_apart"]))
+    shared = ", ".join(dict.fromkeys(row["model"] for row in rows if row["shares_text"]))
+    text = "Records of their trainings show that no model stems from it."
     if unknown:
-        sentences.append(
+        text = (
             f"No record tells whether {judge} is kin to {unknown}: if it is, it finds these texts "
             "more likely than others would."
         )
-    else:
-        sentences.append("Records of their trainings show that no model stems from it.")
     if shared:
-        sentences.append(
-            f"{judge} was trained on the same text as {shared}: what they repeat of it costs it "
-            "little."
+        text += (
+            f" {judge} was trained on the same text as {shared}: what they repeat costs it little."
         )
-    return " ".join(sentences)
-
-
-def _list_names(models: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(models))
+    return text

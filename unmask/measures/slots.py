@@ -20,7 +20,7 @@ at the slot show that the answers differ there, which they do; they do not show 
 answers are read from is apart.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,20 +30,20 @@ import numpy as np
 from unmask.base.config import option
 from unmask.base.seeds import derive_seed
 from unmask.blocks import blocks, labels, tidy
-from unmask.evaluation.statistics import Interval, estimate_difference, max_statistic_p
+from unmask.evaluation.statistics import max_statistic_p
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, find_corpus
-from unmask.measures.measure import (
-    Job,
-    Measure,
-    Rows,
-    Summary,
-    Tables,
-    judge_interval,
-    judge_p,
-)
+from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.result import Result
 from unmask.measures.settings import GroupSettings
-from unmask.results.summaries import cluster_rows, estimate_means
+from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import (
+    Summary,
+    Tables,
+    add_outcome,
+    cluster_rows,
+    mark_outcome,
+    subtract_clusters,
+)
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -54,13 +54,27 @@ PAIRS = {
     "phrasing": "one fact, two phrasings",
     "relation": "two facts, one direction and phrasing",
 }
-GROUP = ("model", "kind", "group")
-PROBE = (*GROUP, "contrast", "feature")
 FEATURES = {"difference": "difference", "squared": "squared difference"}
-COLOURS = {pair: f"p{i}" for i, pair in enumerate(PAIRS)}
-FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
-KEYS: Mapping[str, tidy.Get] = {"model": "model", "facts": lambda row: labels.GROUPS[row["group"]]}
-"""What the rows of both tables are about."""
+GROUPS = (MODEL, KIND, Factor("group", "facts", labels.GROUPS))
+LAYER = Factor("layer", "layer")
+DISTANCES = Comparison(
+    metrics={"distance": Quantity("cosine distance", digits=3)},
+    groups=GROUPS,
+    variant=Factor("pair", "pair", PAIRS),
+    axis=LAYER,
+    title="Distance between states at the answer slot",
+    caption="Cosine distance between inputs of a layer's MLP down projection, at the position that "
+    "predicts the answer's first token. Bands are 95 % intervals by fact.",
+)
+PROBES = Comparison(
+    metrics={"right": Quantity("right", "%")},
+    groups=(*GROUPS, Factor("feature", "probe on", FEATURES)),
+    variant=Factor("contrast", "told from", PAIRS),
+    chance={"right": 0.5},
+    title="How often probes tell one fact's two directions from other pairs",
+    caption="Share of pairs that a logistic probe is right about, on facts held out; guessing: "
+    "50 %. Bands are 95 % intervals by fact.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +138,19 @@ def summarise(tables: Tables, settings: SlotSettings) -> Summary:
         for row in tables["slots"].to_pylist()
     ]  # fmt: skip
     probes = tables["differences"].to_pylist()
-    tests = []
-    for key, own in tidy.group_by(rows, *GROUP).items():
-        tests.append(dict(zip(GROUP, key, strict=True)) | _test(own, settings))
+    means = PROBES.average(probes)
+    for row in means:
+        if (row["contrast"], row["feature"]) == ("unrelated", "difference"):
+            del row["outcome"]  # blind by construction: both classes have the same mean
+    columns = [factor.column for factor in GROUPS]
     return {
-        "distances": estimate_means(rows, (*GROUP, "layer", "pair"), ("distance",)),
-        "tests": tests,
-        "probes": estimate_means(probes, (*PROBE, "layer"), ("right",), ("right",)),
-        "means": estimate_means(probes, PROBE, ("right",), ("right",)),
+        "distances": DISTANCES.average(rows, "layer"),
+        "tests": [
+            dict(zip(columns, key, strict=True)) | _test(own, settings)
+            for key, own in tidy.group_by(rows, *columns).items()
+        ],
+        "probes": replace(PROBES, chance={}).average(probes, "layer"),
+        "means": means,
     }
 
 
@@ -156,152 +175,60 @@ def _test(rows: Rows, settings: SlotSettings) -> dict[str, Any]:
     corrected = max_statistic_p(np.array(observed), np.stack(nulls, 1))
     best = int(np.argmax(observed))
     layer, members = list(layers.items())[best]
-    apart, near = (cluster_rows(tidy.select(members, pair=pair), "distance")
-                   for pair in ("unrelated", "reversal"))  # fmt: skip
-    gap = estimate_difference(apart, near)
-    value = {"layer": layer, "facts": len(people), "p_layers": float(corrected[best])}
-    return value | vars(gap)
+    sides = [cluster_rows(tidy.select(members, pair=pair), "distance")
+             for pair in ("unrelated", "reversal")]  # fmt: skip
+    test = {"layer": layer, "p_layers": float(corrected[best])}
+    return judge_nearness(test | subtract_clusters(*sides, is_share=False))
 
 
-def judge(summary: Summary, settings: SlotSettings) -> Iterable[blocks.Verdict]:
-    """Whether a fact's two states are nearer than others', and whether probes know such pairs."""
-    for row in summary["tests"]:
-        value = tidy.to_interval(row)
-        tested = judge_p(name_slot_claim(row), value, row["p_layers"], row["facts"])
-        # The layer is the best of all, so that its interval counts only if the test passes.
-        yield judge_interval(tested.claim, value, row["facts"]) if tested.is_clear else tested
-    for row in summary["means"]:
-        if not _is_blind(row):
-            value = tidy.to_interval(row)
-            above_half = Interval(*(end - 0.5 for end in vars(value).values()))
-            yield judge_interval(_name_probe(row), above_half, row["facts"])
-
-
-def _is_blind(row: tidy.Record) -> bool:
-    """Whether a probe can only guess: both of its classes have the same mean."""
-    return (row["contrast"], row["feature"]) == ("unrelated", "difference")
-
-
-def name_slot_claim(row: tidy.Record) -> str:
-    """The claim that a row of the tests is judged by."""
-    return f"{row['model']}: {row['group']}"
-
-
-def _name_probe(row: tidy.Record) -> str:
-    return f"{name_slot_claim(row)}: {row['contrast']}: {row['feature']}"
+def judge_nearness(row: tidy.Record) -> dict[str, Any]:
+    """A test with its outcome: its layer is the best of all, so that the interval of the
+    difference counts only if the corrected test passes."""
+    tested = add_outcome(row, p=row["p_layers"])
+    return add_outcome(row) if tested["outcome"] == "above" else tested
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """A sentence for each model and group, distances and probes by layer, and the tables."""
+    """A sentence for each model, distances and probes by layer, and the tables."""
+    summary = result.summary
     return [
-        *_state(result),
-        _draw_distances(result.summary["distances"]),
-        _draw_probes(result.summary["probes"]),
-        _tabulate_tests(result),
-        _tabulate_probes(result),
+        *_state(summary),
+        replace(DISTANCES.draw(summary["distances"]), name="slots"),
+        replace(PROBES.draw(summary["probes"], LAYER, limits=(0.0, 100.0)), name="differences"),
+        tidy.tabulate(
+            "tests",
+            "Cosine distance of unrelated pairs minus that of one fact's two directions, at the "
+            "layer where they differ most",
+            summary["tests"],
+            {
+                "model": "model",
+                "facts": lambda row: labels.GROUPS[row["group"]],
+                "layer": "layer",
+                "number of facts": "facts",
+                blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
+                blocks.Column("p over all layers", 5): "p_layers",
+            },
+            role=mark_outcome,
+        ),
+        replace(
+            PROBES.tabulate(summary["means"]),
+            name="probed",
+            caption="Probes that tell one fact's two directions from other pairs, mean over all "
+            "layers; guessing: 50 %. On differences, those of two facts cannot be told.",
+        ),
     ]
 
 
-def _draw_distances(rows: Rows) -> blocks.Figure:
-    return tidy.draw_lines(
-        rows,
-        "slots",
-        "Distance between states at the answer slot",
-        "Cosine distance between inputs of a layer's MLP down projection, at the position that "
-        "predicts the answer's first token. Bands are 95 % intervals by fact.",
-        x="layer",
-        line=lambda row: PAIRS[row["pair"]],
-        colour=lambda row: COLOURS[row["pair"]],
-        choose=[FACTS],
-        xlabel="layer",
-        ylabel="cosine distance",
-    )
-
-
-def _draw_probes(rows: Rows) -> blocks.Figure:
-    return tidy.draw_lines(
-        rows,
-        "differences",
-        "How often probes tell one fact's two directions by the difference of their states",
-        "Share of pairs that a logistic probe is right about, on facts held out; guessing: 0.5. "
-        "Bands are 95 % intervals by fact.",
-        x="layer",
-        line=lambda row: f"from {PAIRS[row['contrast']]}, {FEATURES[row['feature']]}",
-        colour=lambda row: COLOURS[row["contrast"]],
-        dash=lambda row: "dash" if row["feature"] == "difference" else "solid",
-        choose=[FACTS],
-        xlabel="layer",
-        ylabel="share right",
-        limits=(0.0, 1.0),
-    )
-
-
-def _tabulate_tests(result: Result) -> blocks.Table:
-    columns: dict[str | blocks.Column, tidy.Get] = {
-        **KEYS,
-        "layer": "layer",
-        "number of facts": "facts",
-        blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
-        blocks.Column("p over all layers", 5): "p_layers",
-        "one fact's two directions are": lambda row: _say_nearer(
-            result.verdicts[name_slot_claim(row)]
-        ),
-    }
-    return tidy.tabulate(
-        "tests",
-        "Cosine distance of unrelated pairs minus that of one fact's two directions, at the layer "
-        "where they differ most",
-        result.summary["tests"],
-        columns,
-        role=result.mark(name_slot_claim),
-    )
-
-
-def _tabulate_probes(result: Result) -> blocks.Table:
-    def say_better(row: tidy.Record) -> str:
-        if _is_blind(row):
-            return "blind by construction"
-        return _say_outcome(result.verdicts[_name_probe(row)], "better", "worse")
-
-    columns: dict[str | blocks.Column, tidy.Get] = {
-        **KEYS,
-        "told from": lambda row: PAIRS[row["contrast"]],
-        "probe on": lambda row: FEATURES[row["feature"]],
-        blocks.Column("right, %", 1, is_percent=True): tidy.to_interval,
-        "than guessing (50 %)": say_better,
-    }
-    rows = result.summary["means"]
-    return tidy.tabulate(
-        "probed",
-        "Probes that tell one fact's two directions from other pairs, mean over all layers",
-        rows,
-        columns,
-        role=result.mark(_name_probe),
-        most=len(rows),
-    )
-
-
-def _say_outcome(verdict: blocks.Verdict, above: str, below: str) -> str:
-    """What a claim shows in words: neither, where its interval includes no difference."""
-    return {"above": above, "below": below}.get(verdict.outcome, f"not clearly {above}")
-
-
-def _say_nearer(verdict: blocks.Verdict) -> str:
-    return _say_outcome(verdict, "nearer", "farther apart")
-
-
-def _state(result: Result) -> Iterator[blocks.Finding]:
-    means = {_name_probe(row): row for row in result.summary["means"]}
-    for row in result.summary["tests"]:
-        name = name_slot_claim(row)
+def _state(summary: Summary) -> Iterator[blocks.Finding]:
+    """Whether one fact's two states are nearer than two facts', in each model's first group."""
+    nearer = {"above": "nearer", "below": "farther apart"}
+    for row, *_ in tidy.group_by(summary["tests"], "model").values():
         yield blocks.Finding(
-            f"In {row['model']} ({labels.GROUPS[row['group']]}), states of one fact's two "
-            f"directions at the answer slot are {_say_nearer(result.verdicts[name])} than those of "
-            f"two facts: cosine distances differ by {tidy.say(row, digits=3)} at layer "
-            f"{row['layer']}, where they differ most. By squared differences, probes tell them "
-            f"from those of two facts in {tidy.say(means[f'{name}: unrelated: squared'], '%')} of "
-            "the cases (guessing: 50 %; mean over layers).",
-            result.verdicts[name],
+            f"In {row['model']} ({labels.GROUPS[row['group']]}, layer {row['layer']}), states of "
+            f"one fact's two directions are {nearer.get(row['outcome'], 'not clearly nearer')} "
+            f"than those of two facts: cosine distances differ by {tidy.say(row, digits=3)} "
+            f"({labels.count(row['facts'], 'fact')}).",
+            row["outcome"],
         )
 
 
@@ -315,7 +242,6 @@ MEASURE = Measure(
     inputs=replace(QUESTIONS, read_data=_read),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

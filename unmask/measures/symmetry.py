@@ -19,7 +19,7 @@ subject of a diffusion model sees the answer's masks, which can carry what is pr
 and v0 are also compared without masks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -29,29 +29,24 @@ import numpy as np
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import NotMeasuredError, UserError
-from unmask.blocks.blocks import ReportBlock, Verdict
+from unmask.blocks.blocks import ReportBlock
 from unmask.blocks.tidy import distinct, group_by, select, to_interval
-from unmask.evaluation.statistics import Clusters, estimate_difference
+from unmask.evaluation.statistics import Clusters
 from unmask.measures import symmetry_section as section
 from unmask.measures.inputs import RunFolders, RunInputs
-from unmask.measures.measure import (
-    Job,
-    Measure,
-    Rows,
-    Stage,
-    Summary,
-    Tables,
-    judge_interval,
-    judge_p,
-)
+from unmask.measures.measure import Job, Measure, Rows, Stage
 from unmask.measures.represent import stack_vectors
 from unmask.measures.stored import StoredResult, read_csv_rows
 from unmask.representation.likeness import LIKENESSES, NEEDED_FACTS, OVERLAP
+from unmask.results.summaries import Summary, Tables, add_outcome, name_outcome, subtract_clusters
 
 if TYPE_CHECKING:
     import pyarrow
 
     from unmask.representation.comparisons import Pairs, Vectors
+
+
+PER_FACT = ("per_fact", "fact_ids")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +91,8 @@ def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:
         raise NotMeasuredError("one direction")
     if best["facts"] < NEEDED_FACTS:
         raise NotMeasuredError("few pairs", **section.read_counts(best))
-    parts: dict[str, list[Place]] = {}
-    for place in places:
-        parts.setdefault(place.key, []).append(place)
-    for key, layers in parts.items():
-        yield Job(key, partial(_work, layers, settings))
+    for key in dict.fromkeys(place.key for place in places):
+        yield Job(key, partial(_work, [at for at in places if at.key == key], settings))
 
 
 def _find_places(inputs: RunInputs, least: float) -> Iterator[Place]:
@@ -113,22 +105,24 @@ def _find_places(inputs: RunInputs, least: float) -> Iterator[Place]:
     for number, (run, result) in enumerate(inputs):
         if not result.is_complete:
             raise UserError(f"{result.folder} was cut short: run `unmask represent` to its end.")
-        rows = dict(enumerate(result.tables["represent"].select(needed).to_pylist()))
-        for model, kind, seed in distinct(rows.values(), "model", "kind", "seed"):
+        rows = [
+            row | {"number": i}
+            for i, row in enumerate(result.tables["represent"].select(needed).to_pylist())
+        ]
+        for (model, kind, seed), own in group_by(rows, "model", "kind", "seed").items():
             name = f"{run}: {model}" if names.count(model) > 1 else model
-            if len(distinct(select(rows.values(), model=model), "seed")) > 1:
+            if len(distinct(select(rows, model=model), "seed")) > 1:
                 name += f"-{seed}"
-            own = select(rows.values(), model=model, seed=seed)
-            for group, layer in sorted(distinct(own, "group", "layer"), key=lambda at: at[1]):
-                at = {"model": model, "seed": seed, "group": group, "layer": layer}
-                members = {i: row for i, row in rows.items() if at.items() <= row.items()}
-                pairs = pair_facts(members, least)
+            places = group_by(own, "group", "layer")
+            for group, layer in sorted(places, key=lambda at: at[1]):
+                members = places[group, layer]
+                pairs = pair_facts({row["number"]: row for row in members}, least)
+                counts = {"facts": len(pairs.rows), "diverged": pairs.diverged}
                 yield Place(
                     f"{number}-{model}-{seed}-{group}",
-                    {"model": name, "kind": kind, "group": group, "layer": layer}
-                    | {"facts": len(pairs.rows), "diverged": pairs.diverged},
+                    {"model": name, "kind": kind, "group": group, "layer": layer} | counts,
                     pairs,
-                    {fact: rows[numbers["p2d"]]["subject"] for fact, numbers in pairs.rows.items()},
+                    {row["fact"]: row["subject"] for row in select(members, direction="p2d")},
                     result.tables["vectors"],
                 )
 
@@ -181,32 +175,43 @@ def _read_vectors(place: Place) -> "Vectors":
 
 def summarise(tables: Tables, settings: SymmetrySettings) -> Summary:
     """Every measure, differences between models, and cosines at the layer that is shown."""
-    table, places = tables["symmetry"], tables["places"].to_pylist()
-    lines = table.drop_columns(["null", "per_fact", "fact_ids"]).to_pylist()
-    shown = set(_choose_shown(lines))
+    rows = tables["symmetry"].drop_columns(["null"]).to_pylist()
+    shown = set(_choose_shown(rows))
 
     def is_shown(row: Mapping[str, Any]) -> bool:
         return (row["model"], row["group"], row["layer"]) in shown
 
     return {
-        "lines": [row | {"is_shown": is_shown(row)} for row in lines],
-        "differences": list(_compare_models(table.drop_columns(["null"]).to_pylist())),
-        "places": places,
+        "lines": [
+            {name: value for name, value in _judge(row).items() if name not in PER_FACT}
+            | {"is_shown": is_shown(row)}
+            for row in rows
+        ],
+        "differences": list(_compare_models(rows)),
+        "places": tables["places"].to_pylist(),
         "similarity": [row for row in tables["similarity"].to_pylist() if is_shown(row)],
     }
 
 
+def _judge(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with its outcome: whether a measure tells true pairs from shuffled ones, by its
+    corrected p; `overlap` knows no pairs."""
+    if row["measure"] == OVERLAP:
+        return row
+    value = None if section.lacks_values(row) else to_interval(row, section.VALUE)
+    p = row["p_holm"] if row["p_family"] is None else row["p_family"]
+    return {**row, "outcome": name_outcome(value, row["facts"], p=p)}
+
+
 def _choose_shown(lines: Rows) -> Iterator[tuple[str, str, int]]:
     """For each model and group, the layer at which values find their keys best."""
-    ranks = [
-        row for row in lines if row["comparison"] in section.ASKED and row["measure"] == "retrieval"
-    ]
-    for (model, group), rows in group_by(ranks, "model", "group").items():
+    ranks = [row for row in lines if row["comparison"] in section.ASKED]
+    for at, rows in group_by(select(ranks, measure="retrieval"), "model", "group").items():
         sums = {
             layer: sum(np.nan_to_num(row["value"]) for row in own)
             for layer, own in group_by(rows, "layer").items()
         }
-        yield model, group, max(sums, key=lambda layer: sums[layer])
+        yield *at, max(sums, key=lambda layer: sums[layer])
 
 
 def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -216,40 +221,22 @@ def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
     """
     layers = [distinct(select(rows, model=model), "layer") for model in distinct(rows, "model")]
     is_single = all(len(each) == 1 for each in layers)
-    cells: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        layer = None if is_single else row["layer"]
-        cell = (row["group"], layer, row["comparison"], row["measure"])
-        cells.setdefault(cell, {})[row["model"]] = row
-    for (group, _, comparison, measure), by_model in cells.items():
+    same = ("group", lambda row: None if is_single else row["layer"], "comparison", "measure")
+    for (group, _, comparison, measure), cell in group_by(rows, *same).items():
         is_share = measure != OVERLAP and LIKENESSES[measure].is_share
-        for one, other in combinations(by_model.values(), 2):
-            pair = (one, other)
-            values = [dict(zip(row["fact_ids"], row["per_fact"], strict=True)) for row in pair]
+        for one, other in combinations(cell, 2):
+            values = [dict(zip(row["fact_ids"], row["per_fact"], strict=True))
+                      for row in (one, other)]  # fmt: skip
             shared = [fact for fact in values[0] if fact in values[1]]
-            if len(shared) < NEEDED_FACTS or np.isnan([row["value"] for row in pair]).any():
+            if len(shared) < NEEDED_FACTS or np.isnan([one["value"], other["value"]]).any():
                 continue
             sides = [np.array([[value[fact] for fact in shared]]) for value in values]
-            ours, theirs = (Clusters(side, np.ones_like(side)) for side in sides)
-            named = {"one": one["model"], "other": other["model"], "group": group}
-            named |= {"layer_one": one["layer"], "layer_other": other["layer"]}
-            named |= {"comparison": comparison, "measure": measure, "facts": len(shared)}
-            yield named | vars(estimate_difference(ours, theirs, is_share))
-
-
-def judge(summary: Summary, settings: SymmetrySettings) -> Iterable[Verdict]:
-    """Which measures tell true pairs from shuffled ones, and which differences between models leave
-    out 0. Nothing is said of values where too few restore their answers."""
-    for row in summary["lines"]:
-        if row["measure"] != OVERLAP:
-            value = to_interval(row, section.VALUE)
-            if section.lacks_values(row):
-                value = None
-            p = row["p_holm"] if row.get("p_family") is None else row["p_family"]
-            yield judge_p(section.name_line(row), value, p, row["facts"])
-    for row in summary["differences"]:
-        if row["measure"] != OVERLAP:
-            yield judge_interval(section.name_difference(row), to_interval(row), row["facts"])
+            clusters = (Clusters(side, np.ones_like(side)) for side in sides)
+            row = {"one": one["model"], "other": other["model"], "group": group}
+            row |= {"layer_one": one["layer"], "layer_other": other["layer"]}
+            row |= {"comparison": comparison, "measure": measure}
+            row |= subtract_clusters(*clusters, is_share=is_share)
+            yield row if measure == OVERLAP else add_outcome(row)
 
 
 def _draw_stored(file: str) -> list[ReportBlock]:
@@ -259,12 +246,12 @@ def _draw_stored(file: str) -> list[ReportBlock]:
     return [section.draw_measures([row | {"is_shown": True} for row in rows])]
 
 
+BEST = "the one where values find their keys best."
 STORED = (
     StoredResult(
         "symmetry.csv",
         "shipped",
-        "30 facts of each group; of the layers that were kept, the one where values find their "
-        "keys best.",
+        f"30 facts of each group; of the layers that were kept, {BEST}",
         "make paper STAGE=symmetry-shipped",
         _draw_stored,
     ),
@@ -272,7 +259,7 @@ STORED = (
         "symmetry-berglund.csv",
         "pretrained",
         "30 facts of each group, one opening and one fine-tuning of each model; of five layers "
-        "the one where values find their keys best.",
+        + BEST,
         "make paper STAGE=symmetry",
         _draw_stored,
     ),
@@ -287,7 +274,6 @@ MEASURE = Measure(
     inputs=RunFolders("represent"),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=section.describe,
     method=__doc__,
     stored=STORED,
