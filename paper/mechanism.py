@@ -282,7 +282,7 @@ def list_unsettled(runs: dict[str, Result]) -> Iterator[blocks.ReportBlock]:
         yield blocks.Text(text)
     counts = []
     for result in runs.values():
-        outcomes = [verdict.outcome for verdict in result.verdicts.values()]
+        outcomes = result.outcomes
         known = sum(outcome in ("above", "below") for outcome in outcomes)
         if outcomes:
             counts.append(

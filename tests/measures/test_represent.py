@@ -214,13 +214,7 @@ def test_mistakes_are_found_before_any_search(masked, corpus, tmp_path, changes,
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"groups": ("up",)}, "'groups' is 'up', expected one of p2d, d2p, both"),
         ({"groups": ()}, "'groups' is empty"),
-        ({"directions": ("both",)}, "'directions' is 'both', expected one of p2d, d2p"),
-        ({"phrasing": -1}, "'phrasing' is -1, expected at least 0"),
-        ({"lr": 0.0}, "'lr' is 0.0, expected more than 0"),
-        ({"kl": float("nan")}, "'kl' is nan, expected a finite number"),
-        ({"clamp": -1.0}, "'clamp' is -1.0, expected at least 0"),
         ({"revealed": (1.5,)}, "'revealed' is 1.5, expected less than 1"),
         ({"stop": "soon"}, "'stop' is 'soon'"),
         ({"objective": "room"}, "'objective' is 'room', expected one of seed, rome"),
