@@ -76,11 +76,8 @@ VARIANT = Factor(
 )
 GROUP = Factor("group", "facts", lambda group: labels.GROUPS.get(group, group))
 WAY = Factor("direction", "edited", labels.DIRECTIONS)
-SHARING = {
-    "probe": "probe across directions, log-odds",
-    "cosine": "cosine of key and v0 in reverse",
-    "share": "share of the edit in reverse",
-}
+SHARING = {"probe": "probe across directions, log-odds", "cosine": "cosine of key and v0"}
+SHARING |= {"share": "share of the edit in reverse"}
 """What the gain in reverse is held against, one number per fact."""
 GAINS = {"gain": "log p of the subject", "rank": "rank of the subject"}
 _SHARES = {role: f"preferred, {ROLE.name(role)}" for role in FORWARD} | {"score": "harmonic mean"}
@@ -110,12 +107,11 @@ TRAJECTORY = Comparison(
     caption="At the subject's last token, in states of the edited model's own texts; 1 is all of "
     "it. Bands are 95 % intervals by fact.",
 )
-CHANGED = "What follows from each change; 50 % of two-sided judgements is chance"
 LENGTH, SHOWN = Factor("answer", "tokens of the answer"), Factor("shown", "of the answer is shown")
 CANVAS = Factor("length", "canvas"), Factor("steps", "steps"), ROLE
 MEANS = {
     "means": ASKED,
-    "outcomes": _declare(CHANGED, OUTCOMES, VARIANT),
+    "outcomes": _declare("Each change; 50 % of two-sided judgements is chance", OUTCOMES, VARIANT),
     "controls": _declare("Every question under each change", AFTER, VARIANT, ROLE),
     "ways": _declare("By how a fact was trained, and edited", METRICS, GROUP, WAY, ROLE),
     "changes": _declare("The size of each change, and bits of unseen text", CHANGES, VARIANT),
@@ -189,15 +185,16 @@ def _read_outcomes(rows: Rows) -> Iterator[dict[str, Any]]:
         "reverse new": {"said_reverse": "said", "judged": "success"},
         "reverse neighbour": {"judged": "success"},
     }
+    none: dict[str, Any] = dict.fromkeys(OUTCOMES)
     asked = [row for row in rows if row["role"] in read]
     for own in tidy.group_by(asked, "model").values():
         for row in tidy.select(own, variant="edit"):
             values = {name: row[f"{it}_before"] for name, it in read[row["role"]].items()}
-            yield dict.fromkeys(OUTCOMES) | row | {"text_kl": None, "variant": "none"} | values
+            yield none | {**row, "text_kl": None, "variant": "none"} | values
         for row in own:
             values = {name: row[f"{it}_after"] for name, it in read[row["role"]].items()}
             kl = row["text_kl"] if row["role"] == "edited" else None
-            yield dict.fromkeys(OUTCOMES) | row | {"text_kl": kl} | values
+            yield none | {**row, "text_kl": kl} | values
 
 
 def _score(means: Rows) -> Iterator[dict[str, Any]]:
@@ -205,7 +202,7 @@ def _score(means: Rows) -> Iterator[dict[str, Any]]:
     after = tidy.select(means, metric="success_after")
     for (model, kind), own in tidy.group_by(after, "model", "kind").items():
         found = {row["role"]: row["mean"] for row in own}
-        values = {role: found.get(role) for role in FORWARD}
+        values: dict[str, Any] = {role: found.get(role) for role in FORWARD}
         score = None
         if None not in values.values():
             score = 3 / sum(1 / each for each in values.values()) if all(values.values()) else 0.0
@@ -297,7 +294,9 @@ def _warn(result: Result) -> Iterator[blocks.Notice]:
 
 def _show(summary: Summary) -> Iterator[blocks.ReportBlock]:
     if said := [row for row in summary["means"] if row["metric"] in SAID]:
-        look = {"colour": lambda row: "control" if row["metric"] == "said_before" else "p1"}
+        look: dict[str, Any] = {
+            "colour": lambda row: "control" if row["metric"] == "said_before" else "p1"
+        }
         look |= {"label": lambda row: f"{ROLE.get(row)}, {row['metric'].removeprefix('said_')}"}
         drawn = ASKED.draw(said, choose=[], xlabel="said, %", limits=(0, 100), **look)
         yield replace(drawn, name="said")
@@ -339,7 +338,8 @@ def _show(summary: Summary) -> Iterator[blocks.ReportBlock]:
     yield replace(steps, name="shares")
     if summary["examples"]:
         title = "What is said before and after the edit"
-        columns = {"model": "model", "asked": ROLE.get, "prompt": "prompt", "wanted": "wanted"}
+        columns: dict[str | Column, tidy.Get] = {"model": "model", "asked": ROLE.get}
+        columns |= {"prompt": "prompt", "wanted": "wanted"}
         columns |= {"before": "text_before", "after": "text_after"}
         yield tidy.tabulate("examples", title, summary["examples"], columns)
 

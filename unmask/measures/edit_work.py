@@ -84,7 +84,11 @@ class EditWork:
             return None
         needed = {*self.layers, *([self.random_layer] if "layer" in settings.controls else [])}
         states = None if settings.moments == "states" else "clean"
-        how = {"tokens": settings.moment_tokens, "shrink": settings.shrink, "seed": settings.seed}
+        how: dict[str, Any] = {
+            "tokens": settings.moment_tokens,
+            "shrink": settings.shrink,
+            "seed": settings.seed,
+        }
         return moments(self.model, texts, sorted(needed), states, **how)
 
     def work(self, columns: Mapping[str, Any], chunk: range) -> dict[str, list[dict[str, Any]]]:
@@ -165,14 +169,19 @@ class EditWork:
     def _edit_each(self, numbers: Sequence[int], layers: tuple[int, ...]) -> dict[int, Edit]:
         requests = [self.requests[i] for i in numbers]
         facts, objects = ([getattr(each, name) for each in requests] for name in ("fact", "object"))
-        how = {name: getattr(self.settings, name) for name in SEARCH} | {"prefixes": self.prefixes}
+        how: dict[str, Any] = {name: getattr(self.settings, name) for name in SEARCH}
+        how["prefixes"] = self.prefixes
         edits = edit_each(self.model, facts, objects, layers, self.moments, **how)
         return dict(zip(numbers, edits, strict=True))
 
     def _learn_each(self, made: Mapping[int, Edit]) -> Iterator[tuple[int, str, Tuned]]:
         """Statements learned until their objects cost as much as under their edits."""
         model, settings, length = self.model, self.settings, self.examination.length
-        how = {"updates": settings.tune_updates, "lr": settings.tune_lr, "seed": settings.seed}
+        how: dict[str, Any] = {
+            "updates": settings.tune_updates,
+            "lr": settings.tune_lr,
+            "seed": settings.seed,
+        }
         for i, edit in made.items():
             statement = self.requests[i].questions[0].fact
             for name, layers in (("tuned", None), ("tuned-layer", edit.layers)):

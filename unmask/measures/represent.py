@@ -214,7 +214,7 @@ class Parts:
         from unmask.representation.readout import read_facts_by_layer
 
         chosen, model = self.inputs.data.chosen, self.inputs.load(self.member)
-        how = {"length": self.settings.length, "seed": self.settings.seed}
+        how: dict[str, Any] = {"length": self.settings.length, "seed": self.settings.seed}
         by_fact = read_facts_by_layer(model, [each.fact for each in chosen], **how)
         names = ("group", "split", "fact", "direction", "trained")
         rows = []

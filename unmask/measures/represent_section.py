@@ -1,6 +1,6 @@
 """Keys and values: what searches, probes and the lens say in numbers and in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ ELICITED = Comparison(
     title="",
 )
 VALUES = Comparison(
-    metrics=ELICITED.metrics | {"relative_distance": Quantity("‖delta‖ / ‖v0‖")},
+    metrics={**ELICITED.metrics, "relative_distance": Quantity("‖delta‖ / ‖v0‖")},
     groups=(MODEL, KIND, Factor("group"), ASKED, Factor("layer", "layer")),
     title="",
     means="Searches for values: means over the facts whose search did not diverge",
@@ -160,7 +160,10 @@ def describe(result: "Result") -> list[blocks.ReportBlock | Number]:
     if result.settings.to_record()["search_steps"]:
         shown.append(_tabulate_searches(summary))
     if summary["lens"]:
-        line = {"line": lambda row: f"step {row['step']} of {row['steps']}", "choose": [tidy.ASKED]}
+        line: dict[str, Any] = {
+            "line": lambda row: f"step {row['step']} of {row['steps']}",
+            "choose": [tidy.ASKED],
+        }
         line |= {"colour": lambda row: f"p{(row['step'] - 1) % 8}", "ylabel": "log p, nats"}
         shown.append(replace(LENS.draw(summary["lens"], **line), name="lens"))
     return [*shown, *_notice_left_out(result)]
@@ -246,7 +249,7 @@ def _tabulate_searches(summary: Summary) -> Table:
     absent = {"metric": None} | dict.fromkeys(tidy.ENDS)
     rows = [*({**row, **absent} for row in summary["searches"]), *summary["values"]]
 
-    def count(name: str) -> tidy.Get:
+    def count(name: str) -> Callable[[tidy.Record], Any]:
         return lambda row: found[tuple(row[each] for each in PLACE)][name]
 
     columns = {name: count(name) for name in ("facts", "diverged")}
