@@ -18,7 +18,7 @@ from mechanism_path import find_leads, path_of_fact
 
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures import interchange, slots
+from unmask.measures import interchange
 from unmask.measures.erasure import ERASERS, SOURCES
 from unmask.measures.knockout import BY_ANSWER, BY_OTHERS, COMPARED, HIDDEN, WHOLE
 from unmask.measures.result import Result

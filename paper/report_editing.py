@@ -26,7 +26,7 @@ from unmask.editing.requests import OTHER
 from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.statistics import Interval
 from unmask.measures.edit import MEASURE
-from unmask.measures.edit_section import OUTCOMES, SCORES, tabulate_outcomes
+from unmask.measures.edit_results import OUTCOMES, SCORES, tabulate_outcomes
 from unmask.measures.inputs import find_corpus
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
@@ -224,12 +224,12 @@ def compare(runs: Mapping[str, Result], facts: int) -> Table:
     columns = {
         "change": "change",
         "model": "model",
-        OUTCOMES["preferred"]: "preferred",
-        OUTCOMES["said"]: "said",
-        OUTCOMES["said_reverse"]: "said_reverse",
+        OUTCOMES["preferred"].head(): "preferred",
+        OUTCOMES["said"].head(): "said",
+        OUTCOMES["said_reverse"].head(): "said_reverse",
         Column("gain in reverse, nats per token", 2): "gain",
-        OUTCOMES["judged"]: "judged",
-        OUTCOMES["text_kl"]: lambda row: row.get("text_kl"),
+        OUTCOMES["judged"].head(): "judged",
+        OUTCOMES["text_kl"].head(): lambda row: row.get("text_kl"),
         Column("norm", 2): "magnitude",
         Column("harmonic mean, %", 1, is_percent=True): "score",
     }

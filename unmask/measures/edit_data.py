@@ -26,9 +26,7 @@ class EditSettings(GroupSettings):
     """Which facts are edited, how, and how the edited model is asked."""
 
     layer: str = option(
-        "auto",
-        "The layer that is edited: auto (the middle one), or a number; 0,1,2 spreads each edit "
-        "over these layers.",
+        "auto", "The layer that is edited: auto (the middle one), 3, or 0,1,2 to share each edit."
     )
     facts: int = option(
         20, "Facts of each group; they are edited in one direction and the other in turn.", least=1
@@ -50,9 +48,7 @@ class EditSettings(GroupSettings):
     )
     moment_tokens: int = option(20_000, "Tokens of text to gather these moments on.", least=1)
     moment_text: str | None = option(
-        None,
-        "A file of text (.txt, .jsonl, also .xz or .zst) to gather them on; the training texts by "
-        "default.",
+        None, "Text (.txt, .jsonl, also .xz, .zst) to gather them on; else the training texts."
     )
     shrink: float = option(
         0.0, "Share of the identity that is mixed into the moments.", least=0, most=1
@@ -83,17 +79,11 @@ class EditSettings(GroupSettings):
     )
     tune_lr: float = option(1e-4, "Adam's learning rate of a learned statement.", above=0)
     other_text: str | None = option(
-        None,
-        "A file of text that no training showed, to measure KL and bits per token on; by default "
-        "statements about other people.",
+        None, "Unseen text to measure KL and bits on; by default statements about other people."
     )
     text_rows: int = option(8, "Texts of it that are used; 0: none.", least=0)
-    step_counts: tuple[int, ...] = option(
-        (), "Further numbers of denoising steps to generate with; none by default.", least=1
-    )
-    lengths: tuple[int, ...] = option(
-        (), "Further lengths of the canvas, in positions, to generate on; none by default.", least=2
-    )
+    step_counts: tuple[int, ...] = option((), "Further numbers of denoising steps.", least=1)
+    lengths: tuple[int, ...] = option((), "Further lengths of the canvas, in positions.", least=2)
     examples: int = option(
         4, "Edits of each model whose answers the page shows.", least=0, is_identity=False
     )
@@ -164,14 +154,5 @@ def choose_requests(
     """The requests of a corpus, of some of its facts."""
     from unmask.editing.requests import make_requests
 
-    return make_requests(
-        corpus,
-        settings.groups,
-        settings.facts,
-        settings.objects,
-        settings.paraphrases,
-        settings.neighbours,
-        settings.seed,
-        settings.skip,
-        only,
-    )
+    names = ("groups", "facts", "objects", "paraphrases", "neighbours", "seed", "skip")
+    return make_requests(corpus, **{name: getattr(settings, name) for name in names}, only=only)

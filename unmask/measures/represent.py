@@ -18,9 +18,9 @@ predicted there; in an autoregressive one it does not. So probes also read state
 are read both ways, v* and delta on the canvas.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -30,7 +30,7 @@ from unmask.base.config import SettingsError, option, option_of
 from unmask.blocks.tidy import distinct
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, RunFolders, find_corpus
 from unmask.measures.measure import Job, Measure, Rows, Stage
-from unmask.measures.represent_section import READINGS, describe, judge, summarise
+from unmask.measures.represent_section import READINGS, describe, summarise
 from unmask.measures.settings import GroupSettings
 from unmask.representation.settings import (
     OBJECTIVES,
@@ -161,94 +161,77 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
     facts = inputs.data
     chunks = [facts.chosen[i : i + CHUNK] for i in range(0, len(facts.chosen), CHUNK)]
     for member in inputs.members():
-        # Once for all of its parts.
-        make = cache(partial(_make_prefixes, inputs, member, settings))
-        layers, reason = _choose_layers(member, settings, averages)
+        parts = Parts(inputs, member, settings)
+        name, count = member.family.name, member.config.layers
+        traced = (find_traced_layer(rows, name, count) for rows in averages)
+        first = next((layer for layer in traced if layer is not None), None)
+        layers, reason = choose_layers(name, count, settings.layer, first)
         # Deepest first: a last layer whose output nothing reads is refused before any search.
         for layer in reversed(layers):
             for number, chunk in enumerate(chunks):
                 key = f"{member.key}-layer{layer:03d}-{number:03d}"
-                work = partial(_extract, inputs, member, settings, make, layer, reason, chunk)
-                yield Job(key, work)
+                yield Job(key, partial(parts.extract, layer, reason, chunk))
         if settings.lens:
-            yield Job(f"{member.key}-lens", partial(_read_lens, inputs, member, settings))
+            yield Job(f"{member.key}-lens", parts.read_lens)
         for group, phrasings in facts.phrasings.items():
             if settings.probes and can_probe(phrasings):
-                work = partial(_fit_probes, inputs, member, settings, group)
-                yield Job(f"{member.key}-probes-{group}", work)
+                yield Job(f"{member.key}-probes-{group}", partial(parts.fit_probes, group))
 
 
-def _extract(
-    inputs: ModelInputs,
-    member: Member,
-    settings: RepresentSettings,
-    make_texts: Callable[[], tuple[str, ...]],
-    layer: int,
-    reason: Reason,
-    chunk: "list[ChosenFact]",
-) -> dict[str, Any]:
-    """Keys and values of some prompts at one layer."""
-    from unmask.representation.extraction import extract
+@dataclass(frozen=True)
+class Parts:
+    """What is done with one checkpoint."""
 
-    texts = make_texts()
-    rows, vectors = extract(inputs.load(member), chunk, layer, texts, settings.extraction)
-    more = {"chosen_by": reason, "prefixes": list(texts)}
-    table = [member.columns | row | more for row in rows]
-    return {"represent": table, "vectors": tabulate_vectors(vectors)}
+    inputs: ModelInputs
+    member: Member
+    settings: RepresentSettings
 
+    @cached_property
+    def prefixes(self) -> tuple[str, ...]:
+        """Prefixes that are equal in every process: they depend on the model and the seed alone."""
+        from unmask.base.reading import read_text
+        from unmask.representation.prompts import make_prefixes
 
-def _read_lens(inputs: ModelInputs, member: Member, settings: RepresentSettings) -> dict[str, Any]:
-    """What the logit lens reads at the object's positions, layer by layer."""
-    from unmask.representation.readout import read_facts_by_layer
+        settings, lines = self.settings, None
+        if settings.prefix_text is not None:
+            text = read_text(Path(settings.prefix_text))
+            lines = [line for line in text.splitlines() if line.strip()]
+        model = self.inputs.load(self.member)
+        return make_prefixes(model, settings.prefixes, settings.seed, lines)
 
-    chosen = inputs.data.chosen
-    by_fact = read_facts_by_layer(
-        inputs.load(member),
-        [each.fact for each in chosen],
-        length=settings.length,
-        seed=settings.seed,
-    )
-    names = ("group", "split", "fact", "direction", "trained")
-    rows = []
-    for each, lines in zip(chosen, by_fact, strict=True):
-        which = member.columns | {name: each.columns[name] for name in names}
-        rows += [which | line for line in lines]
-    return {"lens": rows}
+    def extract(self, layer: int, reason: Reason, chunk: "list[ChosenFact]") -> dict[str, Any]:
+        """Keys and values of some prompts at one layer."""
+        from unmask.representation.extraction import extract
 
+        model, how = self.inputs.load(self.member), self.settings.extraction
+        rows, vectors = extract(model, chunk, layer, self.prefixes, how)
+        more = {"chosen_by": reason, "prefixes": list(self.prefixes)}
+        table = [self.member.columns | row | more for row in rows]
+        return {"represent": table, "vectors": tabulate_vectors(vectors)}
 
-def _fit_probes(
-    inputs: ModelInputs, member: Member, settings: RepresentSettings, group: str
-) -> dict[str, Any]:
-    """How often probes tell the facts of a group apart, by what their subjects see."""
-    from unmask.representation.readout import list_readings, probe
+    def read_lens(self) -> dict[str, Any]:
+        """What the logit lens reads at the object's positions, layer by layer."""
+        from unmask.representation.readout import read_facts_by_layer
 
-    model, prompts = inputs.load(member), inputs.data.phrasings[group]
-    readings = [each for each in list_readings(model) if each in settings.readings]
-    rows = [row for each in readings for row in probe(model, prompts, settings.length, each)]
-    return {"probes": [member.columns | {"group": group} | row for row in rows]}
+        chosen, model = self.inputs.data.chosen, self.inputs.load(self.member)
+        how: dict[str, Any] = {"length": self.settings.length, "seed": self.settings.seed}
+        by_fact = read_facts_by_layer(model, [each.fact for each in chosen], **how)
+        names = ("group", "split", "fact", "direction", "trained")
+        rows = []
+        for each, lines in zip(chosen, by_fact, strict=True):
+            which = self.member.columns | {name: each.columns[name] for name in names}
+            rows += [which | line for line in lines]
+        return {"lens": rows}
 
+    def fit_probes(self, group: str) -> dict[str, Any]:
+        """How often probes tell the facts of a group apart, by what their subjects see."""
+        from unmask.representation.readout import list_readings, probe
 
-def _choose_layers(
-    member: Member, settings: RepresentSettings, averages: Sequence[Rows]
-) -> tuple[tuple[int, ...], Reason]:
-    name, config = member.family.name, member.config
-    traced = (find_traced_layer(rows, name, config.layers) for rows in averages)
-    first = next((layer for layer in traced if layer is not None), None)
-    return choose_layers(name, config.layers, settings.layer, first)
-
-
-def _make_prefixes(
-    inputs: ModelInputs, member: Member, settings: RepresentSettings
-) -> tuple[str, ...]:
-    """Prefixes that are equal in every process: they depend on the model and the seed alone."""
-    from unmask.base.reading import read_text
-    from unmask.representation.prompts import make_prefixes
-
-    lines = None
-    if settings.prefix_text is not None:
-        text = read_text(Path(settings.prefix_text))
-        lines = [line for line in text.splitlines() if line.strip()]
-    return make_prefixes(inputs.load(member), settings.prefixes, settings.seed, lines)
+        model, prompts = self.inputs.load(self.member), self.inputs.data.phrasings[group]
+        readings = [each for each in list_readings(model) if each in self.settings.readings]
+        length, which = self.settings.length, self.member.columns | {"group": group}
+        rows = [row for each in readings for row in probe(model, prompts, length, each)]
+        return {"probes": [which | row for row in rows]}
 
 
 def tabulate_vectors(vectors: Mapping[str, np.ndarray]) -> "pyarrow.Table":
@@ -314,7 +297,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
     finish=save_vectors,

@@ -1,6 +1,6 @@
-"""Keys and values: what searches, probes and the lens say in numbers, verdicts and sentences."""
+"""Keys and values: what searches, probes and the lens say in numbers and in sentences."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -9,16 +9,14 @@ import numpy as np
 
 from unmask.base.seeds import derive_seed
 from unmask.blocks import blocks, labels, tidy
-from unmask.blocks.blocks import Column, Figure, Finding, Notice, Number, Table, Verdict
+from unmask.blocks.blocks import Column, Figure, Finding, Notice, Number, Table
 from unmask.evaluation import statistics
-from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
-from unmask.results.summaries import estimate_means
+from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import Rows, Summary, Tables, mark_outcome, name_outcome
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
 
-ELICITED = 0.5
-"""The probability from which on a value is said to elicit its object."""
 PERMUTATIONS = 100_000
 """Permutations of the probes' nulls."""
 READINGS = {
@@ -27,21 +25,45 @@ READINGS = {
     "subject": "the subject alone",
 }
 """What a subject sees where probes read it."""
-PLACE = ("model", "kind", "group", "split", "layer")
 PROBE = ("model", "kind", "group", "reading", "fitted", "tested")
 FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
 READING = tidy.Choose("read", "reading", READINGS.__getitem__)
-REASONS = {
-    "given": "as given",
-    "middle": "the middle one, since no trace chose another",
-    "trace": "where restoring the MLP at the last subject token does most",
-}
+REASONS = {"given": "as given", "middle": "the middle one", "trace": "by a trace"}
+ELICITED = Comparison(
+    metrics={
+        "p_before": Quantity("p(object) before", is_short=True),
+        "p_after": Quantity("p(object) after", is_short=True),
+        "elicited": Quantity("values with p(object) of ½ or more", "%", digits=0),
+    },
+    groups=(MODEL, KIND),
+    chance={"elicited": 0.5},
+    title="",
+)
+VALUES = Comparison(
+    metrics={**ELICITED.metrics, "relative_distance": Quantity("‖delta‖ / ‖v0‖")},
+    groups=(MODEL, KIND, Factor("group"), ASKED, Factor("layer", "layer")),
+    title="",
+    means="Searches for values: means over the facts whose search did not diverge",
+)
+PLACE = [factor.column for factor in VALUES.groups]
+LENS = Comparison(
+    metrics={
+        "logp": Quantity("log p", "nats"),
+        "rank": Quantity("rank"),
+        "hit": Quantity("likeliest", "%"),
+    },
+    groups=(MODEL, KIND, ASKED, Factor("step"), Factor("steps")),
+    axis=Factor("layer", "after layer"),
+    title="The logit lens",
+    caption="log p of the object's hidden tokens if the head read the stream after a layer; at "
+    "step s of S the share (s − 1)/S of the object is shown. Bands are 95 % intervals by fact.",
+)
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
     """What searches did, which values elicit their objects, how probes and the lens do by layer."""
     rows = [
-        row | {"elicited": float(row["p_after"] >= ELICITED)}
+        row | {"elicited": float(row["p_after"] >= ELICITED.chance["elicited"])}
         for row in tables["represent"].drop_columns(["losses", "prefixes"]).to_pylist()
     ]
     models = tidy.distinct(rows, "model")
@@ -55,38 +77,33 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         counts = {"facts": len(tidy.distinct(kept, "fact")), "diverged": len(diverged)}
         reason = {"chosen_by": members[0]["chosen_by"]}
         searches.append(dict(zip(PLACE, place, strict=True)) | counts | reason)
-    metrics = ("p_before", "p_after", "elicited")
-    lens = ("model", "kind", "split", "step", "steps", "layer")
+    # Without a search there is nothing to elicit.
+    elicited = ELICITED if settings.search_steps else replace(ELICITED, chance={})
     return {
         "searches": searches,
-        "values": estimate_means(sound, PLACE, (*metrics, "relative_distance"), ("elicited",)),
-        "elicited": estimate_means(sound, ("model", "kind"), metrics, ("elicited",)),
+        "values": VALUES.average(sound),
+        "elicited": elicited.average(sound),
         "probes": list(_assess_probes(tables["probes"].to_pylist(), settings.seed)),
-        "lens": estimate_means(
-            tables["lens"].to_pylist(), lens, ("logp", "rank", "hit"), shares=("hit",)
-        ),
+        "lens": LENS.average(tables["lens"].to_pylist(), "layer"),
     }
 
 
 def _assess_probes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """Accuracy by layer with its interval by fact, its null, and p corrected for all layers.
 
-    `p_family` is corrected, too, for all probes across directions of a model and group.
+    `p_family` is corrected, too, for all probes across directions of a model and group; by it the
+    best layer of each of these has its outcome.
     """
     assessed = list(_assess_layers(rows, seed))
-    best = {
-        key: min(row["p_layers"] for row in own)
-        for key, own in tidy.group_by(assessed, *PROBE).items()
-        if key[-1] != key[-2]
-    }
-    families = tidy.group_by([{"key": key} for key in best], lambda row: row["key"][:3])
+    across = [row for row in choose_best(assessed) if row["fitted"] != row["tested"]]
     corrected: dict[Any, float] = {}
-    for members in families.values():
-        keys = [row["key"] for row in members]
-        corrected |= zip(keys, statistics.holm([best[key] for key in keys]), strict=True)
+    for family in tidy.group_by(across, *PROBE[:3]).values():
+        p_values = statistics.holm([row["p_layers"] for row in family])
+        corrected |= zip(tidy.group_by(family, *PROBE), p_values, strict=True)
     for row in assessed:
-        key = tuple(row[name] for name in PROBE)
-        yield row | {"p_family": max(corrected.get(key, 0.0), row["p_layers"])}
+        p = max(row["p_layers"], corrected.get(tuple(row[name] for name in PROBE), 0.0))
+        outcome = name_outcome(tidy.to_interval(row), row["facts"], p=p)
+        yield row | {"p_family": p} | ({"outcome": outcome} if row in across else {})
 
 
 def _assess_layers(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
@@ -125,99 +142,52 @@ def _rename(count: int, seed: int) -> np.ndarray:
     return generator.permuted(np.tile(np.arange(count, dtype=np.int16), (PERMUTATIONS, 1)), axis=1)
 
 
-def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
-    """Whether probes tell facts across directions at any layer, and most values elicit objects."""
-    for best in choose_best(summary["probes"]):
-        if best["fitted"] != best["tested"]:
-            yield judge_p(name_probe(best), tidy.to_interval(best), best["p_family"], best["facts"])
-    for row in tidy.select(summary["elicited"], metric="elicited") if settings.search_steps else ():
-        value = tidy.to_interval(row)
-        above_half = statistics.Interval(*(end - ELICITED for end in vars(value).values()))
-        verdict = judge_interval(f"{row['model']}: elicited", above_half, row["facts"])
-        yield replace(verdict, value=value)
-
-
-def describe(result: "Result") -> Sequence[blocks.ReportBlock | Number]:
-    """Probes first, then what the searches did (none at 0 steps), then the lens."""
-    summary, searches = result.summary, result.settings.to_record()["search_steps"] > 0
-    shown: list[blocks.ReportBlock | Number] = [*_state_probes(result)]
-    if searches:
-        shown += _state_elicited(result)
-    if summary["probes"]:
-        shown += [_draw_probes(summary["probes"]), _tabulate_probes(result)]
-    if searches:
-        shown += [_tabulate_searches(summary["searches"], summary["values"]), *_name_layers(result)]
-    if summary["lens"]:
-        shown.append(_draw_lens(summary["lens"]))
-    return [*shown, *_notice_left_out(result)]
-
-
-def _name_layers(result: "Result") -> Iterator[blocks.Text]:
-    """Where each model's values were searched for, and why there."""
-    for model, rows in tidy.group_by(result.summary["searches"], "model").items():
-        layers = sorted(tidy.distinct(rows, "layer"))
-        noun = "layer" if len(layers) == 1 else "layers"
-        listed = ", ".join(map(str, layers))
-        yield blocks.Text(f"{model}: {noun} {listed}, {REASONS[rows[0]['chosen_by']]}.")
-
-
-def name_probe(row: tidy.Record) -> str:
-    """The claim that a probe tells facts at some layer."""
-    where = f"{row['model']}: {row['group']}: {row['reading']}"
-    return f"{where}: {row['fitted']} to {row['tested']}"
-
-
 def choose_best(probes: tidy.Records) -> list[tidy.Record]:
     """The best layer of each kind of probe, those across directions first."""
-    families = tidy.group_by(probes, name_probe).values()
-    best = [max(rows, key=lambda row: row["mean"]) for rows in families]
+    best = [
+        max(rows, key=lambda row: row["mean"]) for rows in tidy.group_by(probes, *PROBE).values()
+    ]
     return sorted(best, key=lambda row: row["fitted"] == row["tested"])
 
 
-def _say_best(layer: int) -> str:
-    return "best at the embeddings" if layer < 0 else f"best layer {layer}"
+def describe(result: "Result") -> list[blocks.ReportBlock | Number]:
+    """Probes first, then what the searches did (none at 0 steps), then the lens."""
+    summary = result.summary
+    shown: list[blocks.ReportBlock | Number] = [*_state_probes(summary["probes"])]
+    shown += ELICITED.state({"means": summary["elicited"]})
+    if summary["probes"]:
+        shown += [_draw_probes(summary["probes"]), _tabulate_probes(summary["probes"])]
+    if result.settings.to_record()["search_steps"]:
+        shown.append(_tabulate_searches(summary))
+    if summary["lens"]:
+        line: dict[str, Any] = {
+            "line": lambda row: f"step {row['step']} of {row['steps']}",
+            "choose": [tidy.ASKED],
+        }
+        line |= {"colour": lambda row: f"p{(row['step'] - 1) % 8}", "ylabel": "log p, nats"}
+        shown.append(replace(LENS.draw(summary["lens"], **line), name="lens"))
+    return [*shown, *_notice_left_out(result)]
 
 
-def _state_probes(result: "Result") -> Iterator[Finding | Number]:
-    """One sentence for each model and reading; its verdict is that of the weaker direction."""
-    across = [
-        row for row in choose_best(result.summary["probes"]) if name_probe(row) in result.verdicts
-    ]
-    first = {row["model"]: row["group"] for row in reversed(across)}
-    across = [row for row in across if row["group"] == first[row["model"]]]
-    for (model, reading), rows in tidy.group_by(across, "model", "reading").items():
-        parts = [
-            f"{tidy.say(row, '%')} right when fitted on {labels.GIVEN[row['fitted']]}s and tested "
-            f"on {labels.GIVEN[row['tested']]}s ({_say_best(row['layer'])})"
-            for row in rows
-        ]
+def _state_probes(probes: tidy.Records) -> Iterator[Finding | Number]:
+    """A sentence for each model and reading, of a model's first group: the weaker direction."""
+    judged = [row for row in probes if "outcome" in row]
+    first = {row["model"]: row["group"] for row in reversed(judged)}
+    judged = [row for row in judged if row["group"] == first[row["model"]]]
+    for (model, reading), rows in tidy.group_by(judged, "model", "reading").items():
         weaker = max(rows, key=lambda row: row["p_family"])
-        verdict, chance = (
-            result.verdicts[name_probe(weaker)],
-            f"chance {100 / weaker['facts']:.0f} %",
-        )
+        at = "the embeddings" if weaker["layer"] < 0 else f"layer {weaker['layer']}"
+        right, chance = tidy.say(weaker, "%"), f"chance {100 / weaker['facts']:.0f} %"
         yield Finding(
-            f"Asked across directions which fact a state of {model} "
-            f"({labels.KINDS[weaker['kind']]}; {READINGS[reading]}) belongs to, linear probes are "
-            f"{' and '.join(parts)} ({labels.GROUPS[weaker['group']]}; {chance}).",
-            verdict,
+            f"In {model}, probes across directions tell which fact a state belongs to in {right} "
+            f"or more (fitted on {labels.GIVEN[weaker['fitted']]}s, tested on "
+            f"{labels.GIVEN[weaker['tested']]}s, {READINGS[reading]}; best at {at}; "
+            f"{labels.GROUPS[weaker['group']]}; {chance}).",
+            weaker["outcome"],
         )
-        if verdict.is_clear and reading == "canvas":
+        if reading == "canvas" and weaker["outcome"] == "above":
             note = f"{model}, by probes across directions; {chance}"
-            yield Number("which fact a state belongs to", tidy.say(weaker, "%"), note)
-
-
-def _state_elicited(result: "Result") -> Iterator[Finding]:
-    """Whether values do what a value is for."""
-    for model, rows in tidy.group_by(result.summary["elicited"], "model").items():
-        values = {row["metric"]: tidy.to_interval(row) for row in rows}
-        yield Finding(
-            f"In {model}, {tidy.say(values['elicited'], '%')} of the values elicit their object, "
-            f"with a probability of ½ or more (on average {values['p_before'].mean:.2g} before the "
-            f"search, {values['p_after'].mean:.2g} after); the others are not values in ROME's "
-            "sense.",
-            result.verdicts[f"{model}: elicited"],
-        )
+            yield Number("which fact a state belongs to", right, note)
 
 
 def _draw_probes(probes: tidy.Records) -> Figure:
@@ -252,11 +222,11 @@ def _draw_probes(probes: tidy.Records) -> Figure:
     )
 
 
-def _tabulate_probes(result: "Result") -> Table:
+def _tabulate_probes(probes: tidy.Records) -> Table:
     return tidy.tabulate(
         "probes",
         "Probes: which fact is it, in phrasings held out",
-        choose_best(result.summary["probes"]),
+        choose_best(probes),
         {
             "model": "model",
             "facts": lambda row: labels.GROUPS[row["group"]],
@@ -269,54 +239,22 @@ def _tabulate_probes(result: "Result") -> Table:
             Column("p over all layers", 3): "p_layers",
             Column("p over all probes", 3): "p_family",
         },
-        result.mark(name_probe),
+        mark_outcome,
     )
 
 
-def _tabulate_searches(searches: tidy.Records, values: tidy.Records) -> Table:
-    cells = {(*(row[name] for name in PLACE), row["metric"]): row for row in values}
+def _tabulate_searches(summary: Summary) -> Table:
+    """Means of the sound searches of each place, and how many diverged there: maybe all."""
+    found = {tuple(row[name] for name in PLACE): row for row in summary["searches"]}
+    absent = {"metric": None} | dict.fromkeys(tidy.ENDS)
+    rows = [*({**row, **absent} for row in summary["searches"]), *summary["values"]]
 
-    def find(metric: str, is_interval: bool = True) -> tidy.Get:
-        """Nothing where all searches diverged."""
+    def count(name: str) -> Callable[[tidy.Record], Any]:
+        return lambda row: found[tuple(row[each] for each in PLACE)][name]
 
-        def get(row: tidy.Record) -> Any:
-            cell = cells.get((*(row[name] for name in PLACE), metric))
-            return cell and (tidy.to_interval(cell) if is_interval else cell["mean"])
-
-        return get
-
-    return tidy.tabulate(
-        "values",
-        "Searches for values: means over the facts whose search did not diverge",
-        searches,
-        {
-            "model": "model",
-            "asked": tidy.name_asked,
-            "layer": "layer",
-            "facts": "facts",
-            "diverged": "diverged",
-            Column("p(object) before", is_short=True): find("p_before", is_interval=False),
-            Column("p(object) after", is_short=True): find("p_after", is_interval=False),
-            Column("p after ≥ ½, %", 0, is_percent=True): find("elicited"),
-            Column("‖delta‖ / ‖v0‖"): find("relative_distance"),
-        },
-    )
-
-
-def _draw_lens(lens: tidy.Records) -> Figure:
-    return tidy.draw_lines(
-        tidy.select(lens, metric="logp"),
-        "lens",
-        "The logit lens",
-        "log p of the object's hidden tokens if the stream after a layer were read by the head; at "
-        "step s of S the share (s − 1)/S of the object is shown. Bands are 95 % intervals by fact.",
-        x="layer",
-        line=lambda row: f"step {row['step']} of {row['steps']}",
-        colour=lambda row: f"p{(row['step'] - 1) % 8}",
-        choose=[tidy.ASKED],
-        xlabel="after layer",
-        ylabel="log p, nats",
-    )
+    columns = {name: count(name) for name in ("facts", "diverged")}
+    columns["layer chosen"] = lambda row: REASONS[count("chosen_by")(row)]
+    return replace(VALUES.tabulate(rows, **columns), name="values")
 
 
 def _notice_left_out(result: "Result") -> Iterator[Notice]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
@@ -71,7 +71,7 @@ class Result(Shown):
     def outcomes(self) -> list[Outcome]:
         """What may be said of each estimate that was held against something."""
         rows = (row for rows in self.summary.values() for row in rows)
-        return [row["outcome"] for row in rows if "outcome" in row]
+        return [row["outcome"] for row in rows if row.get("outcome") in get_args(Outcome)]
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
