@@ -162,7 +162,7 @@ def test_the_measure(model, corpus, tmp_path):
     }
     assert {row["outcome"] for row in differences} == {"too few"}
     for row in result.summary["means"]:
-        assert 0 < row["distinct_1"] <= 100 and row["spent"] <= 6
+        assert 0 < row["distinct_1"] <= 1 and row["spent"] <= 6
     findings = [block for block in result.section.walk() if isinstance(block, Finding)]
     assert len(findings) == 5, "each way but the plain one, at its best strength"
     (judges,) = result.rows("judges")
