@@ -291,9 +291,9 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     ways = tidy.group_by(shares, "model", "passes", _drop_strength).values()
     best = [max(rows, key=lambda row: row["mean"]) for rows in ways]
     names = set(tidy.distinct(best, "model", "passes", "way"))
-    told = [row for row in differences if (row["model"], row["passes"], row["way"]) in names]
+    stated = [row for row in differences if (row["model"], row["passes"], row["way"]) in names]
     return [
-        *COMPARISON.state({"means": means, "differences": told}),
+        *COMPARISON.state({"means": means, "differences": stated}),
         *_describe_judges(result.rows("judges")),
         COMPARISON.draw(means),
         COMPARISON.tabulate(means, **{f"distinct-{n}": f"distinct_{n}" for n in GRAMS}),

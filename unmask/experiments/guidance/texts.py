@@ -55,11 +55,17 @@ class DrawnTexts:
 
 
 def train_guide(
-    model: Model, texts: Sequence[str], labels: Sequence[bool], prompt: str, length: int, **how: int
+    model: Model,
+    texts: Sequence[str],
+    labels: Sequence[bool],
+    prompt: str,
+    length: int,
+    draws: int = 2,
+    seed: int = 0,
 ) -> StateProbe:
     """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
     rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
-    return train_probe(model, rows.tolist(), labels, **{"draws": 2} | how)
+    return train_probe(model, rows.tolist(), labels, draws=draws, seed=seed)
 
 
 def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:
@@ -91,7 +97,7 @@ def draw_guided_texts(
     Rejection draws up to `strength` texts for each and takes the first that the guide holds for
     likelier than not, or else the likeliest one.
     """
-    # 1. What this way changes: the guidance, the prompt, or how often a text is drawn.
+    # 1. What this way changes: the guidance, the prompt, or more often a text is drawn.
     plain, label = prompts
     steps, more = way.count_steps(passes), {}
     if way.name == "cfg":

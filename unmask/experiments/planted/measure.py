@@ -195,8 +195,10 @@ def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
 
     def recall(member: Member) -> Mapping[str, Rows]:
         model, sampling = inputs.load(member), replace(shared, length=settings.lengths[0])
-        told = (measure_recall(model, inputs.data, sampling, hint) for hint in range(len(HINTS)))
-        return {"recalled": [member.columns | row for rows in told for row in rows]}
+        recalled = (
+            measure_recall(model, inputs.data, sampling, hint) for hint in range(len(HINTS))
+        )
+        return {"recalled": [member.columns | row for rows in recalled for row in rows]}
 
     def ask(member: Member, cell: PlantedCell) -> Mapping[str, Rows]:
         model = inputs.load(member)
