@@ -97,7 +97,7 @@ def draw_guided_texts(
     Rejection draws up to `strength` texts for each and takes the first that the guide holds for
     likelier than not, or else the likeliest one.
     """
-    # 1. What this way changes: the guidance, the prompt, or more often a text is drawn.
+    # 1. What this way changes: the guidance, the prompt, or how often a text is drawn.
     plain, label = prompts
     steps, more = way.count_steps(passes), {}
     if way.name == "cfg":
