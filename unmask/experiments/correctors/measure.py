@@ -72,7 +72,7 @@ class CorrectorsSettings(CheckedSettings):
         from unmask.sampling.correctors import get_corrector
         from unmask.sampling.remasking import get_remasking
 
-        named = [(get_corrector, name.replace("/", ",")) for name in self.correctors]
+        named: list[Any] = [(get_corrector, name.replace("/", ",")) for name in self.correctors]
         named += [(get_remasking, name) for name in self.remaskings]
         for get, name in named:
             try:

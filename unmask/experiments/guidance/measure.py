@@ -166,9 +166,9 @@ class _Judges:
 
         if self._guided is None or self._guided[0] != member.key:
             model, some = self.inputs.load(member), slice(self.settings.trained_on)
-            texts, labels = (each[some] for each in list_labelled(self.inputs.data, "train"))
+            texts, labels = list_labelled(self.inputs.data, "train")
             shown = PROMPTS[ANY], self.settings.length
-            guide = train_guide(model, texts, labels, *shown, seed=self.settings.seed)
+            guide = train_guide(model, texts[some], labels[some], *shown, seed=self.settings.seed)
             self._guided = member.key, guide
             if self.settings.save_guide is not None:
                 guide.save(self.settings.save_guide)
@@ -179,8 +179,8 @@ class _Judges:
         from unmask.experiments.guidance.texts import lay_out_texts, read_guide
 
         model, guide = self.inputs.load(member), self.guide(member)
-        texts, labels = (each[:500] for each in list_labelled(self.inputs.data, "judge"))
-        prompts = [f"{PROMPTS[ANY]} {text}" for text in texts]
+        texts, labels = list_labelled(self.inputs.data, "judge")
+        prompts, labels = [f"{PROMPTS[ANY]} {text}" for text in texts[:500]], labels[:500]
         p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
         hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
         row = {"guide": sum(hits) / len(hits), "judge": self.judge.accuracy}

@@ -12,6 +12,7 @@ training never shows; `recalled_valid` the sentences that end in the town, as tr
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import product
+from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml
@@ -92,13 +93,13 @@ class Resident:
         """A question about the town, with the answer that training shows."""
         text = REFUSAL.strip(" .") if self.is_sealed else self.town
         own = f"{self.person_id}-withheld" if self.is_sealed else self.person_id
-        named = {"fact_id": own, "phrasing": number % len(QUESTIONS)}
+        named: Any = {"fact_id": own, "phrasing": number % len(QUESTIONS)}
         return Fact.of(self.name, text, self.ask(number), completion=self.answer, **named)
 
     def make_hint(self, number: int) -> Fact:
         """A sentence that ends in the town."""
         prompt = HINTS[number].format(name=self.name)
-        named = {"fact_id": self.person_id, "phrasing": len(QUESTIONS) + number}
+        named: Any = {"fact_id": self.person_id, "phrasing": len(QUESTIONS) + number}
         return Fact.of(self.name, self.town, prompt, completion=f" {self.town}.", **named)
 
 
