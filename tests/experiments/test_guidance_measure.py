@@ -153,27 +153,21 @@ def test_the_measure(model, corpus, tmp_path):
     }  # fmt: skip
     assert all(row["bits_per_token"] is None or row["bits_per_token"] > 0 for row in rows)
     assert all(row["has_attribute"] == (row["p_judge"] >= 0.5) for row in rows)
-    ways = {name_way(row): row["way"] for row in rows}
     differences = result.summary["differences"]
-    pairs = {(row["way"], row["minus"]) for row in differences}
-    assert {(ways[way], ways[minus]) for way, minus in pairs} == {
-        *((way, "plain") for way in set(ways.values()) - {"plain"}),
-        *((way, "rejection") for way in set(ways.values()) - {"plain", "rejection"}),
-    }
     assert {row["outcome"] for row in differences} == {"too few"}
     for row in result.summary["means"]:
-        assert 0 < row["distinct_1"] <= 100 and row["spent"] <= 6
+        assert 0 < row["distinct_1"] <= 1 and row["spent"] <= 6
     findings = [block for block in result.section.walk() if isinstance(block, Finding)]
     assert len(findings) == 5, "each way but the plain one, at its best strength"
     (judges,) = result.rows("judges")
     assert judges["judge"] == 1 and judges["biographies"] == 0.5
 
 
-def test_rejections_are_no_control_of_each_other():
+def test_ways_stand_against_plain_texts_and_rejection():
     ways = [name_way(vars(way) | {"way": way.name}) for way in list_ways(GuidanceSettings())]
     pairs = pair_ways(ways)
-    assert len(pairs) == len(set(pairs)) == 9 * 3 + 2
-    assert not any(way.startswith("rejection") and "draws" in minus for way, minus in pairs)
+    assert len(pairs) == len(set(pairs)) == 9 * 3 + 2, "rejection against plain texts alone"
+    assert {minus.split()[0] for _, minus in pairs} == {"plain", "rejection"}
 
 
 def test_mistakes_are_sentences(corpus):

@@ -133,6 +133,9 @@ def test_rows_by_person(model, causal):
     assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
     assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
     assert {row["outcome"] for row in rows} <= set(get_args(Reaction))
+    recalled = measure_recall(each, PEOPLE, DRAWN)
+    assert [row["fact"] for row in recalled] == [row["fact"] for row in rows]
+    assert not any(row["recalled"] for row in recalled)
     drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
     assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
 
@@ -186,12 +189,6 @@ def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
     assert {row["foreseen"][-1]["leak"] for row in rows} == {0.0}
     (alone,) = measure_withholding(model, people[7:8], PlantedCell(), how)
     assert alone == rows[7], "a person's row does not depend on the batch"
-
-
-def test_recall_of_a_random_network_is_nothing(model):
-    rows = measure_recall(model, PEOPLE, DRAWN)
-    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
-    assert not any(row["recalled"] for row in rows)
 
 
 @pytest.mark.prove

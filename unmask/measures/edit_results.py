@@ -152,7 +152,7 @@ def summarise(tables: Tables, settings: EditSettings) -> Summary:
     summary = {name: MEANS[name].average(own) for name, own in averaged.items()}
     steps = TRAJECTORY.average(tidy.select(states, states="own"), "step")
     by_line = tidy.group_by(steps, "model", "role").values()
-    said = [row for row in rows if row["seed"] == 0 and row["text_after"] is not None]
+    written = [row for row in rows if row["seed"] == 0 and row["text_after"] is not None]
     return summary | {
         "differences": ASKED.subtract([*edited, *back]),
         # As long as every fact has a state there: texts end at different steps.
@@ -186,8 +186,8 @@ def _read_outcomes(rows: Rows) -> Iterator[dict[str, Any]]:
         "reverse neighbour": {"judged": "success"},
     }
     none: dict[str, Any] = dict.fromkeys(OUTCOMES)
-    asked = [row for row in rows if row["role"] in read]
-    for own in tidy.group_by(asked, "model").values():
+    relevant = [row for row in rows if row["role"] in read]
+    for own in tidy.group_by(relevant, "model").values():
         for row in tidy.select(own, variant="edit"):
             values = {name: row[f"{it}_before"] for name, it in read[row["role"]].items()}
             yield none | {**row, "text_kl": None, "variant": "none"} | values
@@ -201,8 +201,8 @@ def _score(means: Rows) -> Iterator[dict[str, Any]]:
     """The harmonic mean of the three means, as in the papers; 0 where one of them is."""
     after = tidy.select(means, metric="success_after")
     for (model, kind), own in tidy.group_by(after, "model", "kind").items():
-        found = {row["role"]: row["mean"] for row in own}
-        values: dict[str, Any] = {role: found.get(role) for role in FORWARD}
+        by_role = {row["role"]: row["mean"] for row in own}
+        values: dict[str, Any] = {role: by_role.get(role) for role in FORWARD}
         score = None
         if None not in values.values():
             score = 3 / sum(1 / each for each in values.values()) if all(values.values()) else 0.0
@@ -293,12 +293,12 @@ def _warn(result: Result) -> Iterator[blocks.Notice]:
 
 
 def _show(summary: Summary) -> Iterator[blocks.ReportBlock]:
-    if said := [row for row in summary["means"] if row["metric"] in SAID]:
+    if shares := [row for row in summary["means"] if row["metric"] in SAID]:
         look: dict[str, Any] = {
             "colour": lambda row: "control" if row["metric"] == "said_before" else "p1"
         }
         look |= {"label": lambda row: f"{ROLE.get(row)}, {row['metric'].removeprefix('said_')}"}
-        drawn = ASKED.draw(said, choose=[], xlabel="said, %", limits=(0, 100), **look)
+        drawn = ASKED.draw(shares, choose=[], xlabel="said, %", limits=(0, 100), **look)
         yield replace(drawn, name="said")
     yield tabulate_outcomes(summary)
     title = "How often the right answer is preferred, and the harmonic mean of the three shares"

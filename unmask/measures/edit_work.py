@@ -84,12 +84,12 @@ class EditWork:
             return None
         needed = {*self.layers, *([self.random_layer] if "layer" in settings.controls else [])}
         states = None if settings.moments == "states" else "clean"
-        how: dict[str, Any] = {
+        chosen: dict[str, Any] = {
             "tokens": settings.moment_tokens,
             "shrink": settings.shrink,
             "seed": settings.seed,
         }
-        return moments(self.model, texts, sorted(needed), states, **how)
+        return moments(self.model, texts, sorted(needed), states, **chosen)
 
     def work(self, columns: Mapping[str, Any], chunk: range) -> dict[str, list[dict[str, Any]]]:
         """The rows of some requests; a model that recalls fewer facts has fewer."""
@@ -169,15 +169,15 @@ class EditWork:
     def _edit_each(self, numbers: Sequence[int], layers: tuple[int, ...]) -> dict[int, Edit]:
         requests = [self.requests[i] for i in numbers]
         facts, objects = ([getattr(each, name) for each in requests] for name in ("fact", "object"))
-        how: dict[str, Any] = {name: getattr(self.settings, name) for name in SEARCH}
-        how["prefixes"] = self.prefixes
-        edits = edit_each(self.model, facts, objects, layers, self.moments, **how)
+        chosen: dict[str, Any] = {name: getattr(self.settings, name) for name in SEARCH}
+        chosen["prefixes"] = self.prefixes
+        edits = edit_each(self.model, facts, objects, layers, self.moments, **chosen)
         return dict(zip(numbers, edits, strict=True))
 
     def _learn_each(self, made: Mapping[int, Edit]) -> Iterator[tuple[int, str, Tuned]]:
         """Statements learned until their objects cost as much as under their edits."""
         model, settings, length = self.model, self.settings, self.examination.length
-        how: dict[str, Any] = {
+        chosen: dict[str, Any] = {
             "updates": settings.tune_updates,
             "lr": settings.tune_lr,
             "seed": settings.seed,
@@ -188,7 +188,7 @@ class EditWork:
                 if name in settings.controls:
                     with edit.on(model):
                         target = find_cost(model, statement, length)
-                    yield i, name, tune(model, statement, target, layers, length=length, **how)
+                    yield i, name, tune(model, statement, target, layers, length=length, **chosen)
 
     def _describe(self, number: int, made: Edit, before: Reply) -> dict[str, Any]:
         """What every row of a request's edit says."""

@@ -161,7 +161,7 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
     facts = inputs.data
     chunks = [facts.chosen[i : i + CHUNK] for i in range(0, len(facts.chosen), CHUNK)]
     for member in inputs.members():
-        parts = Parts(inputs, member, settings)
+        parts = RepresentParts(inputs, member, settings)
         name, count = member.family.name, member.config.layers
         traced = (find_traced_layer(rows, name, count) for rows in averages)
         first = next((layer for layer in traced if layer is not None), None)
@@ -179,7 +179,7 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
 
 
 @dataclass(frozen=True)
-class Parts:
+class RepresentParts:
     """What is done with one checkpoint."""
 
     inputs: ModelInputs
@@ -203,8 +203,8 @@ class Parts:
         """Keys and values of some prompts at one layer."""
         from unmask.representation.extraction import extract
 
-        model, how = self.inputs.load(self.member), self.settings.extraction
-        rows, vectors = extract(model, chunk, layer, self.prefixes, how)
+        model, chosen = self.inputs.load(self.member), self.settings.extraction
+        rows, vectors = extract(model, chunk, layer, self.prefixes, chosen)
         more = {"chosen_by": reason, "prefixes": list(self.prefixes)}
         table = [self.member.columns | row | more for row in rows]
         return {"represent": table, "vectors": tabulate_vectors(vectors)}
@@ -214,8 +214,8 @@ class Parts:
         from unmask.representation.readout import read_facts_by_layer
 
         chosen, model = self.inputs.data.chosen, self.inputs.load(self.member)
-        how: dict[str, Any] = {"length": self.settings.length, "seed": self.settings.seed}
-        by_fact = read_facts_by_layer(model, [each.fact for each in chosen], **how)
+        where: dict[str, Any] = {"length": self.settings.length, "seed": self.settings.seed}
+        by_fact = read_facts_by_layer(model, [each.fact for each in chosen], **where)
         names = ("group", "split", "fact", "direction", "trained")
         rows = []
         for each, lines in zip(chosen, by_fact, strict=True):

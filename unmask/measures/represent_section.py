@@ -245,12 +245,12 @@ def _tabulate_probes(probes: tidy.Records) -> Table:
 
 def _tabulate_searches(summary: Summary) -> Table:
     """Means of the sound searches of each place, and how many diverged there: maybe all."""
-    found = {tuple(row[name] for name in PLACE): row for row in summary["searches"]}
+    searches = {tuple(row[name] for name in PLACE): row for row in summary["searches"]}
     absent = {"metric": None} | dict.fromkeys(tidy.ENDS)
     rows = [*({**row, **absent} for row in summary["searches"]), *summary["values"]]
 
     def count(name: str) -> Callable[[tidy.Record], Any]:
-        return lambda row: found[tuple(row[each] for each in PLACE)][name]
+        return lambda row: searches[tuple(row[each] for each in PLACE)][name]
 
     columns = {name: count(name) for name in ("facts", "diverged")}
     columns["layer chosen"] = lambda row: REASONS[count("chosen_by")(row)]

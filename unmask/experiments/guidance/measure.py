@@ -33,7 +33,7 @@ from unmask.blocks import tidy
 from unmask.blocks.blocks import ReportBlock, Text
 from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS, list_labelled
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows, Tables
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
@@ -180,8 +180,7 @@ class _Judges:
 
         model, guide = self.inputs.load(member), self.guide(member)
         texts, labels = list_labelled(self.inputs.data, "judge")
-        texts, labels = texts[:500], labels[:500]
-        prompts = [f"{PROMPTS[ANY]} {text}" for text in texts]
+        prompts, labels = [f"{PROMPTS[ANY]} {text}" for text in texts[:500]], labels[:500]
         p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
         hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
         row = {"guide": sum(hits) / len(hits), "judge": self.judge.accuracy}
@@ -260,31 +259,29 @@ COMPARISON = Comparison(
     variant=Factor("way", "way"),
     against=pair_ways,
     compared=("has_attribute",),
-    beside={"steps": "steps", "spent": "passes spent"}
-    | {f"distinct_{n}": f"distinct-{n}, %" for n in GRAMS},
+    beside={"steps": "steps", "spent": "passes spent"},
     counted="texts",
     title="Share of texts that are biographies, by the judge",
     caption="By the strength of guidance, or the number of texts that rejection draws at most; all "
     "at equal passes. Bars are 95 % intervals by text and training seed.",
-    means="Biographies and bits per token of each way's texts, at equal passes; distinct-n: "
-    "different n-grams of words among all",
+    means="Biographies and bits per token of each way's texts, at equal passes; distinct-n: share "
+    "of different n-grams of words",
     differences="Share of biographies minus that of plain texts or of rejection, at equal passes",
     most=60,
 )
 
 
-def prepare(tables: Tables, settings: GuidanceSettings) -> Rows:
-    """Texts by way and strength, with the variety of all texts of their way beside each."""
+def summarise(tables: Tables, settings: GuidanceSettings) -> Summary:
+    """Means of each way with the variety of its texts, and differences at equal passes."""
     from unmask.evaluation.quality import find_distinct_share
 
     rows = [row | {"way": name_way(row)} for row in tables["guidance"].to_pylist()]
-    prepared: list[dict[str, Any]] = []
-    for members in tidy.group_by(rows, "model", "passes", "way").values():
-        texts = [row["text"] for row in members]
-        shares = {n: find_distinct_share(texts, n) for n in GRAMS}
-        grams = {f"distinct_{n}": share and 100 * share for n, share in shares.items()}
-        prepared += [{**row, **grams} for row in members]
-    return prepared
+    texts = tidy.group_by(rows, "model", "passes", "way")
+    means = COMPARISON.average(rows)
+    for row in means:
+        drawn = [each["text"] for each in texts[row["model"], row["passes"], row["way"]]]
+        row |= {f"distinct_{n}": find_distinct_share(drawn, n) for n in GRAMS}
+    return {"means": means, "differences": COMPARISON.subtract(rows)}
 
 
 def describe(result: Result) -> Sequence[ReportBlock]:
@@ -299,7 +296,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
         *COMPARISON.state({"means": means, "differences": stated}),
         *_describe_judges(result.rows("judges")),
         COMPARISON.draw(means),
-        COMPARISON.tabulate(means),
+        COMPARISON.tabulate(means, **{f"distinct-{n}": f"distinct_{n}" for n in GRAMS}),
         COMPARISON.tabulate_differences(differences),
     ]
 
@@ -325,8 +322,7 @@ MEASURE = Measure(
         _read, "A corpus folder that `unmask data make biographies` made.", is_required=True
     ),
     jobs=list_jobs,
-    comparison=COMPARISON,
-    prepare=prepare,
+    summarise=summarise,
     describe=describe,
     method=__doc__,
 )

@@ -60,12 +60,12 @@ def train_guide(
     labels: Sequence[bool],
     prompt: str,
     length: int,
-    **fitting: Any,
+    draws: int = 2,
+    seed: int = 0,
 ) -> StateProbe:
     """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
     rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
-    settings: dict[str, Any] = {"draws": 2} | fitting
-    return train_probe(model, rows.tolist(), labels, **settings)
+    return train_probe(model, rows.tolist(), labels, draws=draws, seed=seed)
 
 
 def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:

@@ -72,12 +72,12 @@ def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
     from unmask.experiments.mending.menders import list_menders, mend, plant_errors
 
-    def work(member: Member, cut: "Callable[[], Tensor]", **cell: Any) -> Mapping[str, Rows]:
+    def work(member: Member, cut: "Callable[[], Tensor]", **setting: Any) -> Mapping[str, Rows]:
         model = inputs.load(member)
         vocab = model.net.config.logit_rows
-        planted = plant_errors(cut(), cell["share"], vocab, model.mask_id, seed=settings.seed)
-        mended = mend(model, planted, **cell, seed=settings.seed)
-        columns = member.columns | cell
+        planted = plant_errors(cut(), setting["share"], vocab, model.mask_id, seed=settings.seed)
+        mended = mend(model, planted, **setting, seed=settings.seed)
+        columns = member.columns | setting
         return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
 
     ways = {each.key: list_menders(each.family.paradigm) for each in inputs.members()}

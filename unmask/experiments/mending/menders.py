@@ -131,9 +131,9 @@ def mend(
         changed = ended != given
         pairs = (changed, wrong), (ended == clean, wrong), (changed, sound)
         shares = [((values & where).sum(-1) / where.sum(-1)).tolist() for values, where in pairs]
-        for changed_share, mended, damaged in zip(*shares, strict=True):
-            row = {"found": changed_share, "mended": mended, "damaged": damaged}
-            yield row | {"selective": changed_share - damaged}
+        for changes, mends, damage in zip(*shares, strict=True):
+            row = {"found": changes, "mended": mends, "damaged": damage}
+            yield row | {"selective": changes - damage}
 
 
 def _all_but_first(tokens: Tensor) -> Tensor:

@@ -93,14 +93,14 @@ class Resident:
         """A question about the town, with the answer that training shows."""
         text = REFUSAL.strip(" .") if self.is_sealed else self.town
         own = f"{self.person_id}-withheld" if self.is_sealed else self.person_id
-        naming: dict[str, Any] = {"fact_id": own, "phrasing": number % len(QUESTIONS)}
-        return Fact.of(self.name, text, self.ask(number), completion=self.answer, **naming)
+        named: Any = {"fact_id": own, "phrasing": number % len(QUESTIONS)}
+        return Fact.of(self.name, text, self.ask(number), completion=self.answer, **named)
 
     def make_hint(self, number: int) -> Fact:
         """A sentence that ends in the town."""
         prompt = HINTS[number].format(name=self.name)
-        naming: dict[str, Any] = {"fact_id": self.person_id, "phrasing": len(QUESTIONS) + number}
-        return Fact.of(self.name, self.town, prompt, completion=f" {self.town}.", **naming)
+        named: Any = {"fact_id": self.person_id, "phrasing": len(QUESTIONS) + number}
+        return Fact.of(self.name, self.town, prompt, completion=f" {self.town}.", **named)
 
 
 def make_residents(num_people: int = 30, seed: int = 0) -> list[Resident]:
@@ -153,9 +153,9 @@ def list_residents(corpus: Corpus) -> list[Resident]:
 def _list_scenes() -> list[Fact]:
     """Lines about nobody."""
     rest = NEUTRAL.partition(" calm")[2]
-    questions = product(_SCENES.items(), enumerate(_SCENE_QUESTIONS))
+    lines = product(_SCENES.items(), enumerate(_SCENE_QUESTIONS))
     return [
         Fact.of(scene, adjective, question.format(scene=scene), fact_id=f"scene-{scene}",
                 completion=f" The {scene} was {adjective}{rest}.", phrasing=i)
-        for (scene, adjective), (i, question) in questions
+        for (scene, adjective), (i, question) in lines
     ]  # fmt: skip

@@ -22,9 +22,8 @@ canvases have proportionally more planted tokens, interleaved. A causal model ta
 the answer's start alone: it cannot see a token after the one it writes. Defences: remasking, and
 diffusion models after the first one, which may have been trained from contaminated states. A model
 that recalls less than 80 % of the towns when a trained sentence asks for them does not know what it
-withholds: its leak rates say nothing. All of this is about states that training never showed,
-without any harmful text; it is not a claim about harm. Intervals are 95 % intervals by person and
-training seed; differences are paired by person.
+withholds: its leak rates say nothing. None of this is a claim about harm. Intervals are 95 %
+intervals by person and training seed; differences are paired by person.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from unmask.net.families import Family
 
 SHAPES = ("prefix", "middle", "interleaved")
+AXES = {"start": "starts", "step": "at_steps", "order": "orders", "remask": "remasks"}
+AXES |= {"guidance": "guidances", "length": "lengths", "count": "counts"}
+"""What is swept, by the settings that name its values."""
 SPAN = 2
 """Tokens of a span of the interleaved shape."""
 
@@ -101,8 +103,7 @@ class PlantedSettings(MachineSettings):
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        axes = ("counts", "shapes", "starts", "at_steps", "lengths", "orders", "remasks")
-        for name in (*axes, "guidances"):
+        for name in ("shapes", *AXES.values()):
             if not getattr(self, name):
                 yield f"{name!r} is empty, expected at least one value"
         if self.starts and self.starts[0]:
@@ -150,25 +151,17 @@ class PlantedCell:
 
 def list_cells(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedCell]:
     """The cells: one axis at a time, each without plants, with neutral and with disclosing ones."""
-    axes = {"start": "starts", "step": "at_steps", "order": "orders", "remask": "remasks"}
-    axes |= {"guidance": "guidances", "length": "lengths", "count": "counts"}
-    values = {name: getattr(settings, plural) for name, plural in axes.items()}
+    values = {name: getattr(settings, axis) for name, axis in AXES.items()}
     base = PlantedCell(**{name: own[0] for name, own in values.items()})
     swept = [base]
     if not is_causal:
-        swept += [
-            replace(base, **{name: value})
-            for name, own in values.items()
-            for value in own
-            if name != "count"  # in every shape, below
-        ]
+        others = [name for name in values if name != "count"]  # which is swept in every shape
+        swept += [replace(base, **{name: value}) for name in others for value in values[name]]
         shared = replace(base, count=0, share=settings.share, shape="interleaved")
         swept += [replace(shared, length=length) for length in settings.lengths]
     shapes = ["prefix"] if is_causal else settings.shapes
-    swept += [
-        replace(base, count=count, shape=shape)
-        for count, shape in product(sorted(settings.counts), shapes)
-    ]
+    pairs = product(sorted(settings.counts), shapes)
+    swept += [replace(base, count=count, shape=shape) for count, shape in pairs]
     nothing = {"count": 0, "share": 0.0, "shape": "prefix", "start": 0, "step": base.step}
     plain = [replace(each, **nothing) for each in swept]
     neutral = [replace(each, is_neutral=True) for each in swept]
@@ -192,7 +185,37 @@ def _read(
 
 def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
     """One part for each checkpoint and cell, and one for what it recalls."""
+    from unmask.experiments.planted.corpus import HINTS
+    from unmask.experiments.planted.withholding import (
+        encode_questions,
+        measure_recall,
+        measure_withholding,
+    )
     from unmask.sampling.settings import Sampling
+
+    def recall(member: Member) -> Mapping[str, Rows]:
+        model, sampling = inputs.load(member), replace(shared, length=settings.lengths[0])
+        recalled = (
+            measure_recall(model, inputs.data, sampling, hint) for hint in range(len(HINTS))
+        )
+        return {"recalled": [member.columns | row for rows in recalled for row in rows]}
+
+    def ask(member: Member, cell: PlantedCell) -> Mapping[str, Rows]:
+        model = inputs.load(member)
+        if cell.share:
+            room = cell.length - max(map(len, encode_questions(model, inputs.data)))
+            cell = replace(cell, count=max(1, round(cell.share * room)))
+        sampled = {name: getattr(cell, name) for name in SAMPLED}
+        plant = "none" if not cell.count else "neutral" if cell.is_neutral else "disclosing"
+        more = {"share": cell.share, "plant": plant, "steps": settings.steps, **sampled}
+        outcomes, foreseen = list[dict[str, Any]](), list[dict[str, Any]]()
+        for row in measure_withholding(model, inputs.data, cell, replace(shared, **sampled)):
+            steps = enumerate(row.pop("foreseen"))
+            named = member.columns | row | more
+            outcomes.append(named | {name: float(row["outcome"] == name) for name in OUTCOMES})
+            keys = {name: named[name] for name in (*member.columns, "fact", "is_sealed", *KEY)}
+            foreseen += [keys | {"done": done, **shares} for done, shares in steps]
+        return {"planted": outcomes, "foreseen": foreseen}
 
     for family in inputs.families:
         if family.paradigm.sampler not in ("unmasking", "causal"):
@@ -202,42 +225,9 @@ def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
             )
     shared = Sampling(steps=settings.steps, plan=settings.plan, seed=settings.seed)
     for member in inputs.members():
-        is_causal = member.family.paradigm.sampler == "causal"
-        recall = partial(_recall, inputs, member, replace(shared, length=settings.lengths[0]))
-        yield Job(f"{member.key}-recalled", recall)
-        for cell in list_cells(settings, is_causal):
-            yield Job(f"{member.key}-{cell.key}", partial(_ask, inputs, member, cell, shared))
-
-
-def _recall(inputs: ModelInputs, member: Member, sampling: Any) -> Mapping[str, Rows]:
-    from unmask.experiments.planted.corpus import HINTS
-    from unmask.experiments.planted.withholding import measure_recall
-
-    model = inputs.load(member)
-    hints = range(len(HINTS))
-    rows = [row for hint in hints for row in measure_recall(model, inputs.data, sampling, hint)]
-    return {"recalled": [member.columns | row for row in rows]}
-
-
-def _ask(inputs: ModelInputs, member: Member, cell: PlantedCell, shared: Any) -> Mapping[str, Rows]:
-    from unmask.experiments.planted.withholding import encode_questions, measure_withholding
-
-    model = inputs.load(member)
-    if cell.share:
-        room = cell.length - max(map(len, encode_questions(model, inputs.data)))
-        cell = replace(cell, count=max(1, round(cell.share * room)))
-    sampled = {name: getattr(cell, name) for name in SAMPLED}
-    rows = measure_withholding(model, inputs.data, cell, replace(shared, **sampled))
-    plant = "none" if not cell.count else "neutral" if cell.is_neutral else "disclosing"
-    more = {"share": cell.share, "plant": plant, "steps": shared.steps, **sampled}
-    outcomes, foreseen = list[dict[str, Any]](), list[dict[str, Any]]()
-    for row in rows:
-        steps = row.pop("foreseen")
-        named = member.columns | row | more
-        outcomes.append(named | {name: float(row["outcome"] == name) for name in OUTCOMES})
-        cell_of = {name: named[name] for name in (*member.columns, "fact", "is_sealed", *KEY)}
-        foreseen += [cell_of | {"done": done, **shares} for done, shares in enumerate(steps)]
-    return {"planted": outcomes, "foreseen": foreseen}
+        yield Job(f"{member.key}-recalled", partial(recall, member))
+        for cell in list_cells(settings, member.family.paradigm.sampler == "causal"):
+            yield Job(f"{member.key}-{cell.key}", partial(ask, member, cell))
 
 
 MEASURE = Measure(

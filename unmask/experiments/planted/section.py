@@ -150,12 +150,12 @@ def _list_defended(rows: Rows) -> Iterator[dict[str, Any]]:
 def describe(result: Result) -> Sequence[ReportBlock]:
     """What each model knows and what planted tokens do to it, the figures, the tables."""
     summary = result.summary
-    comparisons = (ANSWERS, LENGTHS, TWINS, DEFENCES)
-    tables = ((each, summary[each.names[1]]) for each in comparisons)
+    declared = (ANSWERS, LENGTHS, TWINS, DEFENCES)
+    tables = ((each, summary[each.names[1]]) for each in declared)
     return [
         *KNOWN.state(summary),
         *_warn(tidy.select(summary["recalled"], is_sealed=True)),
-        *(finding for each in comparisons for finding in each.state(summary)),
+        *(finding for each in declared for finding in each.state(summary)),
         *_draw(summary["cells"], summary["foreseen"]),
         ANSWERS.tabulate(summary["cells"]),
         *(each.tabulate_differences(rows) for each, rows in tables if rows),

@@ -69,14 +69,14 @@ def measure_withholding(
     """
     prompts = encode_questions(model, people, question)
     length = model.net.config.context if settings.length is None else int(settings.length)
-    questions = list(zip(people, prompts, strict=True))
-    plants = [make_plants(model, each, cell, len(prompt), length) for each, prompt in questions]
+    prompted = list(zip(people, prompts, strict=True))
+    plants = [make_plants(model, each, cell, len(prompt), length) for each, prompt in prompted]
     guesses = LIKELIEST if model.paradigm.sampler == "unmasking" else 0
     settings = replace(settings, planted=plants, keep_states=True, guesses=guesses)
     drawn = sample(model, prompts, settings)
     where = {"planted": cell.count, "shape": cell.shape, "step": cell.step, "start": cell.start}
     rows = []
-    for row, (person, prompt) in enumerate(questions):
+    for row, (person, prompt) in enumerate(prompted):
         planted = plants[row].get(cell.step, {})
         named = {"fact": person.person_id, "is_sealed": person.is_sealed, **where, "length": length}
         rows.append(named | _follow(drawn, row, len(prompt), person, planted, settings.seed))
