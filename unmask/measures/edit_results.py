@@ -168,7 +168,7 @@ def summarise(tables: Tables, settings: EditSettings) -> Summary:
         "sharing": list(_correlate(back, settings.seed)),
         "examples": [
             row
-            for own in tidy.group_by(said, "model").values()
+            for own in tidy.group_by(written, "model").values()
             for fact in tidy.distinct(own, "fact")[: settings.examples]
             for row in tidy.select(own, fact=fact)
         ],

@@ -131,7 +131,7 @@ class GroupEffects:
         columns = [self._places[1][cell] for cell in cells]
         values = self.effects[:, columns]
         is_whole = np.isfinite(values).all(1)
-        facts = [fact for fact, whole in zip(self.facts, is_whole.tolist(), strict=True) if whole]
+        facts = [self.facts[i] for i in np.flatnonzero(is_whole)]
         sides = divide(facts) if halves is None else halves
         half = np.array([sides[fact] for fact in facts])
         if len({*half}) < 2:
