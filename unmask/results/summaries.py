@@ -10,6 +10,7 @@ from unmask.evaluation.statistics import (
     ALPHA,
     ENOUGH,
     Clusters,
+    Crossed,
     Difference,
     Interval,
     cluster,
@@ -140,6 +141,17 @@ def cluster_rows(rows: Rows, column: str) -> Clusters:
     seeds differ, so that an interval from it is for other openings with other seeds.
     """
     return cluster(*([row[name] for row in rows] for name in (column, "fact", _name_runs(rows))))
+
+
+def cluster_phrasings(rows: Rows, column: str) -> Crossed | None:
+    """A column's values by fact, training run and phrasing; None where facts are asked in one."""
+    questions = {(row["fact"], row.get("phrasing")) for row in rows}
+    if len(questions) == len({fact for fact, _ in questions}):
+        return None
+    names = (column, "fact", _name_runs(rows))
+    phrasings = [str(row["phrasing"]) for row in rows]
+    crossed = cluster(*([row[name] for row in rows] for name in names), phrasings)
+    return crossed if isinstance(crossed, Crossed) else None
 
 
 def cluster_ratio(rows: Rows, column: str, per: str) -> Clusters:
