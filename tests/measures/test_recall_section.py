@@ -1,4 +1,4 @@
-"""Recall's summary and section, of tables written by hand: rules, phrasings, outcomes, sentences."""
+"""Recall's summary and section, of tables written by hand: rules, phrasings, outcomes."""
 
 import pyarrow
 import pytest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.tables import find_row_groups, list_rows
 from unmask.blocks import tidy
 from unmask.blocks.labels import is_causal, order_splits
-from unmask.evaluation.statistics import Clusters, Crossed, estimate_mean
+from unmask.evaluation.statistics import Clusters, Crossed
 from unmask.measures.measure import Rows, Summary, Tables
 from unmask.results.comparison import Quantity
 from unmask.results.summaries import (
@@ -20,7 +20,6 @@ from unmask.results.summaries import (
     cluster_phrasings,
     cluster_rows,
     estimate_means,
-    keep_shared,
     subtract_clusters,
 )
 
@@ -54,7 +53,7 @@ SHARES = [name for name, metric in METRICS.items() if metric.is_share]
 LEAST = {name: metric.least for name, metric in METRICS.items() if metric.least is not None}
 UNUSED = ("completion", "generation", "guidance", "length", "trained", "rivals", "seconds")
 """Columns that no statistic of groups is made of."""
-GroupKey = tuple[str, str, int | None]
+Asking = tuple[str, str, int | None]
 """A model, a split and a number of steps."""
 HitClusters = Mapping[str, tuple[Clusters, Crossed | None]]
 """By rule: hits by fact and training run, and with phrasings as a further source."""
@@ -80,7 +79,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     """Means by every rule and metric; differences between models, to controls, between steps."""
     from unmask.evaluation.metrics import bleu_signature
 
-    groups, sides = Groups(tables["recall"]), dict[GroupKey, HitClusters]()
+    groups, sides = Groups(tables["recall"]), dict[Asking, HitClusters]()
     names = ("cells", "pairs", "controls", "gains", "templates", "runs", "budgets")
     summary: dict[str, list[Any]] = {name: [] for name in names}
     last = groups.list_last()
@@ -110,7 +109,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
 
 
-class Groups(Mapping[GroupKey, Rows]):
+class Groups(Mapping[Asking, Rows]):
     """Rows by model, split and steps, made when they are looked at: all at once would fill memory.
 
     A model that was asked with several strengths of guidance is one model for each of them. Rows
@@ -132,7 +131,7 @@ class Groups(Mapping[GroupKey, Rows]):
         rules = ("hit", "surname")[: 1 + (ways == {"d2p"})] if "d2p" in ways else ("content", "hit")
         return [rule for rule in rules if rule in self.metrics]
 
-    def __getitem__(self, key: GroupKey) -> Rows:
+    def __getitem__(self, key: Asking) -> Rows:
         rows = list_rows(self.table.take(self.places[key]), *UNUSED)
         for column, ending in (("beats_control", CONTROL), ("beats_file", FILE_CONTROL)):
             at = self.places.get((key[0], key[1] + ending, key[2]))
@@ -145,32 +144,26 @@ class Groups(Mapping[GroupKey, Rows]):
                 row[column] = None if logp is None else row["logp"] > logp
         return rows
 
-    def __iter__(self) -> Iterator[GroupKey]:
+    def __iter__(self) -> Iterator[Asking]:
         return iter(self.places)
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def list_last(self) -> list[GroupKey]:
+    def list_last(self) -> list[Asking]:
         """What was asked with the most steps of its model and split."""
         most: dict[tuple[str, str], int] = {}
         for model, split, steps in self:
             most[model, split] = max(most.get((model, split), 0), steps or 0)
         return [key for key in self if is_asked(key[1]) and (key[2] or 0) == most[key[:2]]]
 
-    def average(self, key: GroupKey, rows: Rows) -> Iterator[dict[str, Any]]:
+    def average(self, key: Asking, rows: Rows) -> Iterator[dict[str, Any]]:
         """A group's mean by every metric."""
         by, split = ("model", "kind", "split", "steps"), key[1]
         first = self.rules[name_base(split) if name_base(split) in self.rules else split][0]
-        for cell in estimate_means(rows, by, self.metrics, SHARES, LEAST):
-            ends = {"low_phrasings": None, "high_phrasings": None}
-            if cell["metric"] in RULES:
-                known = keep_shared([row for row in rows if row[cell["metric"]] is not None])
-                if (crossed := cluster_phrasings(known, cell["metric"])) is not None:
-                    value = estimate_mean(crossed, is_share=True)
-                    ends = {"low_phrasings": value.low, "high_phrasings": value.high}
-            ends |= {"guidance": self.strengths.get(key[0])}
-            yield cell | ends | {"is_headline": cell["metric"] == first}
+        for cell in estimate_means(rows, by, self.metrics, SHARES, LEAST, list(RULES)):
+            more = {"guidance": self.strengths.get(key[0])}
+            yield cell | more | {"is_headline": cell["metric"] == first}
 
     def average_phrasings(self, rows: Rows) -> Iterator[dict[str, Any]]:
         """Means by phrasing and rule."""
@@ -228,9 +221,7 @@ def _subtract(ours: HitClusters, theirs: HitClusters) -> Iterator[dict[str, Any]
         yield gap | {"outcome": add_outcome(widen(gap))["outcome"]}
 
 
-def _compare_models(
-    sides: Mapping[GroupKey, HitClusters], kinds: Mapping[str, str]
-) -> Iterator[Any]:
+def _compare_models(sides: Mapping[Asking, HitClusters], kinds: Mapping[str, str]) -> Iterator[Any]:
     """How much more often one model answers than another, at the step counts that both have.
 
     A causal model is the same at every step count. Diffusion models come first.
@@ -250,7 +241,7 @@ def _compare_models(
                     yield from (named | gap for gap in _subtract(ours, theirs))
 
 
-def _compare_steps(sides: Mapping[GroupKey, HitClusters]) -> Iterator[dict[str, Any]]:
+def _compare_steps(sides: Mapping[Asking, HitClusters]) -> Iterator[dict[str, Any]]:
     """How much more often a model answers with the most steps than with the fewest."""
     for model, split in dict.fromkeys(key[:2] for key in sides):
         counts = sorted(key[2] or 0 for key in sides if key[:2] == (model, split))
@@ -269,7 +260,7 @@ def _list_runs(rows: Rows, rule: str) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, run, strict=True)) | {"mean": share, "metric": rule}
 
 
-def _choose_example(groups: Groups, last: list[GroupKey]) -> Rows:
+def _choose_example(groups: Groups, last: list[Asking]) -> Rows:
     """What each model wrote after one prompt, one that diffusion recalls where there is one."""
     first, table = order_splits([key[1] for key in last])[0], groups.table
     columns = ["model", "kind", "split", "steps", "prompt", "completion", "generation", "hit"]
