@@ -144,6 +144,7 @@ def finish(work: Work, settings: str, seeds: list[int], out: Path) -> Iterator[d
             yield record
         ship(runs[name][0], out / name)
     measure: dict[str, Any] = {"data": corpus, "splits": tuple(tests), "length": CONTEXT}
+    measure["guidance"] = 0.8
     measure |= {"steps": (1, 2), "limit": 2} if work.tiny else {}
     firsts = [f"{name}={out / name / 'model'}" for name in runs]
     unmask.recall(*firsts, out=out / "recall-shipped", fresh=True, **measure)

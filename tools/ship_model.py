@@ -19,7 +19,7 @@ from unmask.base.reading import read_json_object
 from unmask.base.units import format_bytes
 from unmask.blocks.labels import count as count_noun
 from unmask.blocks.labels import name_split
-from unmask.measures.recall_details import is_asked
+from unmask.measures.recall_summary import is_asked
 from unmask.measures.runner import read_result
 from unmask.net.counts import count_parameters
 from unmask.net.loading import load, save

@@ -1,138 +1,132 @@
-"""Recall's section: verdicts, sentences, tables and numbers of tables written by hand."""
+"""Recall's summary and section, of tables written by hand: rules, phrasings, outcomes."""
 
 import pyarrow
+import pytest
 
 from tests.measures.asking import show
-from unmask.blocks.blocks import Figure, Finding, Table
+from unmask.blocks.blocks import Finding, Fold, Table
 from unmask.blocks.tidy import select
-from unmask.evaluation.statistics import Interval
 from unmask.measures.recall import MEASURE, RecallSettings
+from unmask.measures.recall_summary import name_template, widen
 from unmask.measures.result import Result
 
-CONTROL = "_shuffled"
+KINDS = {"mdm": "masked", "ar": "causal"}
+NAMES, DESCRIPTIONS = "p2d_reverse", "d2p_reverse"
 
 
-def make_rows(hits: dict[str, list[bool]], kinds: dict[str, str], steps=(1, 4)) -> list[dict]:
-    """A table of recall by hand: which facts each model hits at the most steps, none before."""
+def make_rows(shares, split=NAMES, facts=10, phrasings=3, steps=(1, 4), **columns) -> list[dict]:
+    """Facts below a model's share are hit at the most steps, in all phrasings; none before."""
     return [
         {
-            "model": model,
-            "kind": kinds[model],
-            "seed": 0,
-            "split": split,
-            "steps": at,
-            "fact": f"f{i}",
-            "prompt": f"prompt {i}",
-            "completion": f" answer {i}",
-            "generation": f" answer {i if hit else 'x'} and more",
-            "hit": hit and at in (None, steps[-1]) and split == "p2d_reverse",
-            "strict": False,
-            "token_accuracy": float(hit),
-            "bleu": 0.0,
-            "rank": 1,
-            "logp": -1.0 if split == "p2d_reverse" else -2.0,
-            "logp_mean_field": None if kinds[model] == "causal" else -1.0,
-            "first_token_entropy": 0.1,
-        }
-        for model, found in hits.items()
-        for split in ("p2d_reverse", "p2d_reverse" + CONTROL)
-        for at in ((None,) if kinds[model] == "causal" else steps)
-        for i, hit in enumerate(found)
-    ]
+            "model": model, "kind": KINDS[model.partition(",")[0]], "seed": 0, "split": split + end,
+            "steps": at, "guidance": None if at is None else 0.0, "fact": f"f{i}",
+            "direction": "d2p" if split == NAMES else "p2d", "trained": "reverse",
+            "phrasing": way, "prompt": f"Way {way}, fact {i}, is", "completion": f" answer {i}",
+            "generation": "text", "strict": False, "starts": False, "rank": 1, "bleu": 0.0,
+            "hit": not end and at in (None, steps[-1]) and i < share * facts,
+            "logp": -2.0 if end else -1.0, "tokens": 2,
+        } | columns
+        for model, share in shares.items()
+        for end in ("", "_shuffled")
+        for at in ((None,) if KINDS[model.partition(",")[0]] == "causal" else steps)
+        for i in range(facts)
+        for way in range(phrasings)
+    ]  # fmt: skip
 
 
 def judge_rows(rows: list[dict]) -> Result:
-    tables = {"recall": pyarrow.Table.from_pylist(rows)}
-    settings = RecallSettings()
-    return Result(MEASURE, settings, (), tables, None)
+    return Result(MEASURE, RecallSettings(), (), {"recall": pyarrow.Table.from_pylist(rows)}, None)
 
 
-def test_clear_results_become_verdicts_sentences_and_numbers():
-    kinds = {"ar": "causal", "mdm": "masked"}
-    result = judge_rows(make_rows({"ar": [False] * 10, "mdm": [True] * 9 + [False]}, kinds))
-    assert result.verdicts["mdm − ar: p2d_reverse"].outcome == "above"
-    assert result.verdicts["mdm: p2d_reverse"].outcome == "above"
-    assert result.verdicts["ar: p2d_reverse"].outcome == "unsettled"
-    assert result.verdicts["mdm: p2d_reverse, more steps"].outcome == "above"
-    first = result.section.blocks[0]
-    assert isinstance(first, Finding)
-    assert first.text.startswith(
-        "Trained on “A is B”, asked “B is A” (description → name, reversed): mdm (diffusion) "
-        "recalls 90 % ["
-    )
-    assert "ar (autoregressive) recalls 0 % [" in first.text
-    assert "The difference is +90 points [" in first.text
-    assert [number.value for number in result.section.numbers] == ["90 %", "0 %"]
-    assert "reversal curse" in show(result)
-    # The example is one that diffusion recalls; the causal model stands in the table once.
-    tables = {block.name: block for block in result.section.walk() if isinstance(block, Table)}
-    assert [row.values[2] for row in tables["example"].rows] == [None, None, "no", "yes"]
-    lines = [(row.values[:2], row.role) for row in tables["hits"].rows]
-    assert lines == [
-        ([None, "ar"], "plain"),
-        ([4, "mdm"], "plain"),
-        ([4, "published"], "published"),
-        ([None, "ar, shuffled"], "control"),
-        ([4, "mdm, shuffled"], "control"),
+def get_findings(result: Result) -> list[Finding]:
+    return [block for block in result.section.blocks if isinstance(block, Finding)]
+
+
+@pytest.mark.parametrize(
+    ("shares", "facts", "outcome"),
+    [
+        ({"mdm": 0.9, "ar": 0.0}, 10, "above"),
+        ({"mdm": 0.0, "ar": 1.0}, 10, "below"),
+        ({"mdm": 0.5, "ar": 0.5}, 10, "unsettled"),
+        ({"mdm": 1.0, "ar": 0.0}, 3, "too few"),
+        ({"mdm": 0.9}, 10, "above"),
+    ],
+)
+def test_the_first_sentence_has_the_outcome_of_its_interval(shares, facts, outcome):
+    """Of two models their difference, of one that to its control; numbers only where clear."""
+    result = judge_rows(make_rows(shares, facts=facts))
+    first, *more = get_findings(result)
+    assert first.outcome == outcome and len(more) <= 5
+    table = "pairs" if len(shares) == 2 else "controls"
+    (gap,) = select(result.summary[table], metric="hit", steps=4)
+    assert gap["mean"] == pytest.approx(shares["mdm"] - shares.get("ar", 0.0))
+    assert gap["outcome"] == outcome and f"{100 * gap['mean']:+.0f}".replace("-", "−") in first.text
+    assert len(result.section.numbers) == len(shares) * first.is_clear
+    assert bool(result.section.headline) == (first.is_clear and len(shares) == 2)
+
+
+def test_descriptions_are_told_by_content_and_names_as_they_stand():
+    """The study's rule stands beside content, the surname beside names; old tables have neither."""
+    rows = make_rows({"mdm": 0.5, "ar": 0.0}, surname=True, content=True)
+    rows += make_rows({"mdm": 0.4, "ar": 0.0}, DESCRIPTIONS, surname=None, content=True)
+    result = judge_rows(rows)
+    headline = select(result.summary["cells"], is_headline=True)
+    assert {(row["split"].removesuffix("_shuffled"), row["metric"]) for row in headline} == {
+        (NAMES, "hit"), (DESCRIPTIONS, "content")
+    }  # fmt: skip
+    rules = [(row["split"], row["metric"]) for row in select(result.summary["pairs"], steps=4)]
+    assert rules == [(NAMES, "hit"), (NAMES, "surname"),
+                     (DESCRIPTIONS, "content"), (DESCRIPTIONS, "hit")]  # fmt: skip
+    texts = [finding.text for finding in get_findings(result)]
+    assert [each in text for each, text in zip(
+        ("contained, the study's rule", "surname", "content, in", "contained, the study's rule"),
+        texts, strict=False)] == [True] * 4  # fmt: skip
+    assert "not judged by content" not in show(result)
+    plain = [
+        {name: row[name] for name in row if name not in ("content", "surname")} for row in rows
     ]
-    lines = [(row.values[:2], row.role) for row in tables["steps"].rows]
-    assert lines == [
-        ([None, "ar"], "plain"),
-        ([4, "mdm"], "plain"),
-        ([4, "published"], "published"),
-        ([1, "mdm"], "plain"),
-        ([1, "published"], "published"),
-    ]
+    old = judge_rows(plain)
+    assert {row["metric"] for row in select(old.summary["cells"], is_headline=True)} == {"hit"}
+    assert "not judged by content" in show(old)
 
 
-def test_curves_are_drawn_of_several_step_counts():
-    """One count is a dot for each way of asking, in the figure that stands first."""
-    kinds = {"ar": "causal", "mdm": "masked"}
-    for steps, names in (((1, 4), ["ways", "recall"]), ((4,), ["ways"])):
-        result = judge_rows(make_rows({"ar": [False] * 10, "mdm": [True] * 10}, kinds, steps))
-        walked = list(result.section.walk())
-        assert [block.name for block in walked if isinstance(block, Figure)] == names
-        tables = {block.name for block in walked if isinstance(block, Table)}
-        assert ("steps" in tables) == (len(steps) > 1)
+def test_phrasings_widen_the_headlines_intervals():
+    """A model that knows one phrasing of three is told with their interval; columns stay beside."""
+    rows = make_rows({"mdm": 1.0})
+    rows = [row | {"hit": row["hit"] and row["phrasing"] == 0} for row in rows]
+    result = judge_rows(rows)
+    (cell,) = select(result.summary["cells"], split=NAMES, steps=4, metric="hit")
+    wide = widen(cell)
+    assert wide["low"] < cell["low"] < cell["mean"] < cell["high"] < wide["high"]
+    shares = {
+        row["template"]: row["mean"] for row in select(result.summary["templates"], metric="hit")
+    }
+    assert list(shares.values()) == [1, 0, 0] and "Way 0, fact … , is" in shares
+    folds = {block.title: block for block in result.section.blocks if isinstance(block, Fold)}
+    (table,) = folds["By phrasing"].blocks
+    assert isinstance(table, Table) and len(table.rows) == 3
+    alone = judge_rows(make_rows({"mdm": 1.0}, phrasings=1))
+    assert not alone.summary["templates"] and "By phrasing" not in show(alone)
+    assert {row["low_phrasings"] for row in alone.summary["cells"]} == {None}
+
+
+def test_templates_are_what_prompts_share():
+    assert name_template(["Ann Lee was", "Bob Ray was"]) == "… was"
+    assert name_template(["Who is it?"]) == "Who is it?"
 
 
 def test_training_runs_are_counted_and_grouped_by_opening():
-    rows = make_rows({"mdm": [True] * 9 + [False]}, {"mdm": "masked"})
+    rows = make_rows({"mdm": 0.9})
     several = [row | {"seed": seed} for seed in range(4) for row in rows]
-    assert "mdm: 4 training runs (for other training seeds)" in show(judge_rows(several))
+    assert "mdm: 4 training runs)" in show(judge_rows(several))
     grouped = judge_rows([row | {"opening": row["seed"] // 2} for row in several])
-    assert "mdm: 4 training runs from 2 adaptations (for other adaptations)" in show(grouped)
-    (cell,) = select(grouped.summary["cells"], split="p2d_reverse", steps=4, metric="hit")
-    assert (cell["seeds"], cell["openings"], cell["prompts"]) == (4, 2, 10)
-    assert "training run" not in show(judge_rows(rows))
-
-
-def test_one_model_is_held_against_its_control():
-    """Or against nothing, where there is none, and then the sentence says so."""
-    rows = make_rows({"mdm": [True] * 9 + [False]}, {"mdm": "masked"})
-    text = judge_rows(rows).section.blocks[0].text
-    assert "That is +90 points [" in text
-    assert text.endswith("] compared with other facts' answers in the same texts (control).")
-    plain = [row for row in rows if not row["split"].endswith(CONTROL)]
-    alone = judge_rows(plain)
-    assert alone.section.blocks[0].text.endswith("No control was measured.")
-    assert alone.verdicts["mdm: p2d_reverse"].outcome == "above"
-
-
-def test_few_facts_and_no_difference_are_said_as_such():
-    kinds = {"mdm": "masked", "ar": "causal"}
-    few = judge_rows(make_rows({"mdm": [True] * 3, "ar": [False] * 3}, kinds))
-    assert few.verdicts["mdm − ar: p2d_reverse"].outcome == "too few" and not few.section.numbers
-    assert few.section.blocks[0].verdict.facts == 3 and "[too few facts]" in show(few)
-    alike = judge_rows(make_rows({"mdm": [True, False] * 5, "ar": [False, True] * 5}, kinds))
-    assert "The difference is +0 points [" in alike.section.blocks[0].text
-    assert "[not settled]" in show(alike) and not alike.section.numbers
-    worse = judge_rows(make_rows({"mdm": [False] * 10, "ar": [True] * 10}, kinds))
-    value = worse.verdicts["mdm − ar: p2d_reverse"].value
-    assert isinstance(value, Interval) and value.mean == -1 and value.high < 0
+    assert "mdm: 4 training runs from 2 adaptations" in show(grouped)
+    (cell,) = select(grouped.summary["cells"], split=NAMES, steps=4, metric="hit")
+    assert (cell["seeds"], cell["openings"], cell["prompts"]) == (4, 2, 30)
+    assert [row["mean"] for row in select(grouped.summary["runs"], steps=4)] == [0.9] * 4
 
 
 def test_a_prompt_that_is_there_twice_is_one_line_of_the_example():
-    rows = make_rows({"mdm": [True, False]}, {"mdm": "masked"})
+    rows = make_rows({"mdm": 0.5}, facts=2, phrasings=1)
     result = judge_rows([row | {"prompt": "Zed is"} for row in rows])
     assert [row["model"] for row in result.summary["example"]] == ["mdm"]

@@ -161,14 +161,16 @@ def test_own_facts(place, tmp_path):
 def test_settings_of_every_stage_and_size_are_sound(name, size, tmp_path):
     measure, stage = list_stages()[name]
     assert set(stage.sizes) <= set(SIZES)
-    settings = unmask.study.settings.StudySettings(size=size)
+    settings = unmask.study.settings.StudySettings(size=size, guidance=(0.0, 0.8))
     plain = replace(stage, adjust=None)
     chosen = pipeline.choose_settings(StudyRun(tmp_path), settings, measure, plain)
     for key, value in (stage.sizes.get(size) or {}).items():
         assert getattr(chosen, key) == value
     # The study's guidance is for texts that are drawn: a causal twin cannot be run with it.
     if name.startswith(("trace", "knockout")):
-        assert settings.guidance > 0 and chosen.guidance == 0
+        assert chosen.guidance == 0
+    if name == "recall":
+        assert chosen.strengths == (0.0, 0.8)
 
 
 def test_what_a_laptop_traces_is_enough_to_judge():

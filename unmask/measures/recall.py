@@ -1,40 +1,43 @@
 """recall: what models recall of facts, asked as trained and reversed, by the number of steps.
 
-Every prompt is continued by every model at every step count. A hit is a text that contains the true
-answer, case and outer blanks aside; a control holds the same text against another fact's answer.
-Intervals are 95 % intervals by fact, and by training seed where there are several (by adaptation,
-where a model's runs start from several models); differences are paired by fact. Facts that training
-showed both ways are the positive control: a model that cannot recall them has not learned enough.
+Every prompt is continued by every model at every step count. Of descriptions a text is right by its
+content: it says this answer and none of the others that are asked for, in whatever words; at least
+half of the answer's distinctive words stand there. Names have to be contained as they are; beside
+it stands their surname, the last word. The study's rule is "contained" for both: the answer stands
+in the text, case and outer blanks aside. A control holds the same text against another fact's
+answer. Starts with: the text begins with the answer. Exact: it is the answer and nothing else; near
+0 where training texts go on after the answer.
 
-Content: the text says this answer and none of the others that are asked for, in whatever words; at
-least half of its distinctive words stand there. Surname: the last word of the name. Starts with:
-the text begins with the true answer. Exact: the text is the true answer and nothing else; near 0
-where training texts go on after the answer. Log p: of the true answer by the chain
-rule from left to right, without guidance. Rank: of the true answer among the answers of all facts
-of the split in the same phrasing (of at most 1000 that stand near it, where a split has more), by
-log p for causal models and by the mean field (the whole answer masked) for masked ones, so that
-these ranks of the two kinds are not the same quantity; by the chain rule (`ranks=chain_rule`) they
-are. Likelier than shuffled: by log p, for the same prompt, than another fact's answer in the same
-phrasing. In Berglund's own shuffled file most answers have another grammatical form than their
-prompt wants, which makes the true one likelier without any recall.
+Intervals are 95 % intervals for other facts and, where facts are asked in several phrasings, for
+other phrasings; for other training seeds where there are several (by adaptation, where a model's
+runs start from several models). Differences are paired by fact. Facts that training showed both
+ways are the positive control: a model that cannot recall them has not learned enough. Guidance is
+0, as in traces and edits, unless another is named.
+
+Log p: of the true answer by the chain rule from left to right, without guidance. Rank: of the true
+answer among the answers of all facts of the split in the same phrasing (of at most 1000 that stand
+near it, where a split has more), by log p for causal models and by the mean field (the whole answer
+masked) for masked ones, so that these ranks of the two kinds are not the same quantity; by the
+chain rule (`ranks=chain_rule`) they are. Likelier than shuffled: by log p, for the same prompt,
+than another fact's answer in the same phrasing. In Berglund's own shuffled file most answers have
+another grammatical form than their prompt wants, which makes the true one likelier without recall.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import ReportBlock, Verdict
-from unmask.blocks.tidy import select, to_interval
+from unmask.blocks.blocks import ReportBlock
 from unmask.measures.inputs import NEAR_AND_FAR, Member, ModelInputs
-from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
-from unmask.measures.recall_details import CONTROL, FILE_CONTROL, is_asked, keep_last
-from unmask.measures.recall_section import describe_recall, draw_curves
-from unmask.measures.recall_summary import summarise
+from unmask.measures.measure import Job, Measure, Rows, Stage, Tables
+from unmask.measures.recall_figures import draw_curves
+from unmask.measures.recall_section import describe_recall
+from unmask.measures.recall_summary import is_asked, name_base, summarise
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
 from unmask.measures.stored import StoredResult, read_csv_rows
@@ -51,7 +54,7 @@ class RecallSettings(SamplingSettings):
         (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1, most=1_000_000
     )
     guidance: float | tuple[float, ...] = option(
-        0.8, "Strength of guidance, or several; causal models have none.", least=0
+        0.0, "Strength of guidance, or several; causal models have none.", least=0
     )
     ranks: Literal["mean_field", "chain_rule"] = option(
         "mean_field",
@@ -116,24 +119,6 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
                 yield Job(key, partial(work, member, part, steps, guidance))
 
 
-def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
-    """Whether models recall anything, one more than another, more with more steps.
-
-    At the most steps: chosen beforehand, not by the result.
-    """
-    cells = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
-    claims: list[tuple[str, Mapping[str, Any]]] = []
-    for cell in keep_last(cells, "model", "split"):
-        where = {name: cell[name] for name in ("model", "split", "steps")}
-        row = next(iter(select(summary["controls"], **where)), cell)
-        claims.append((f"{cell['model']}: {cell['split']}", row))
-    for row in keep_last(summary["pairs"], "one", "other", "split"):
-        claims.append((f"{row['one']} − {row['other']}: {row['split']}", row))
-    claims += [(f"{row['model']}: {row['split']}, more steps", row) for row in summary["gains"]]
-    for claim, row in claims:
-        yield judge_interval(claim, to_interval(row), row["facts"])
-
-
 def pool(results: Sequence[Result]) -> Tables:
     """The prompts and the step counts that all runs share, and a table of what was left out."""
     import pyarrow
@@ -143,38 +128,33 @@ def pool(results: Sequence[Result]) -> Tables:
     table = pool_tables(results)["recall"]
     prompts, counts = [], []
     for result in results:
-        columns = (result.tables["recall"][name].to_pylist() for name in ("split", "prompt"))
-        prompts.append({key for key in zip(*columns, strict=True) if is_asked(key[0])})
-        counts.append(set(result.tables["recall"]["steps"].to_pylist()) - {None})
-    shared = set.intersection(*prompts)
+        names = ("split", "prompt", "steps")
+        columns = [result.tables["recall"][name].to_pylist() for name in names]
+        prompts.append({key for key in zip(*columns[:2], strict=True) if is_asked(key[0])})
+        counts.append(set(columns[2]) - {None})
     numbered = [each for each in counts if each]  # a run of causal models alone has no steps
-    steps = set.intersection(*numbered) if numbered else set()
+    shared, steps = set.intersection(*prompts), set.intersection(*(numbered or [set()]))
     names = " and ".join(name_folders([result.folder for result in results]))
     if not shared:
         raise UserError(
             f"{names} share no prompt: expected runs over the same data; draw them one by one."
         )
     if numbered and not steps:
-        lists = " against ".join(_list_steps(each) for each in numbered)
+        lists = " against ".join(map(_list_steps, numbered))
         raise UserError(
             f"{names} share no step count ({lists}): measure one of them anew with steps of the "
             "other, or draw them one by one."
         )
     columns = (table[name].to_pylist() for name in ("split", "prompt", "steps"))
-    keep = [
-        (split.removesuffix(FILE_CONTROL).removesuffix(CONTROL), prompt) in shared
-        and (at is None or at in steps)
+    kept = [
+        (name_base(split), prompt) in shared and (at is None or at in steps)
         for split, prompt, at in zip(*columns, strict=True)
     ]
-    every, every_count = set.union(*prompts), set().union(*counts)
-    pooled = {"recall": table.filter(pyarrow.array(keep))}
-    if (every, every_count) == (shared, steps):
+    pooled = {"recall": table.filter(pyarrow.array(kept))}
+    more, further = set.union(*prompts) - shared, set().union(*counts) - steps
+    if not more and not further:
         return pooled
-    left_out = {
-        "steps": _list_steps(every_count - steps),
-        "prompts": len(every - shared),
-        "shared": len(shared),
-    }
+    left_out = {"steps": _list_steps(further), "prompts": len(more), "shared": len(shared)}
     return pooled | {"left_out": pyarrow.Table.from_pylist([left_out])}
 
 
@@ -200,7 +180,7 @@ STORED = (
         "shipped",
         "300 prompts about 30 facts each way of asking, three training seeds, of which the "
         "first is shipped, on one GPU.",
-        "unmask recall reversal-mdm reversal-ar",
+        "unmask recall reversal-mdm reversal-ar --guidance 0.8",
         _draw_stored,
     ),
     StoredResult(
@@ -222,7 +202,6 @@ MEASURE = Measure(
     inputs=NEAR_AND_FAR,
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe_recall,
     method=__doc__,
     pool=pool,

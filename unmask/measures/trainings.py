@@ -7,9 +7,9 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,22 +28,23 @@ _NEEDED = {"model", "seed", "fact", "direction", "trained"}
 def number_trainings(facts: Sequence[Rows]) -> list[dict[str, int]]:
     """By run and model: 0, or 1 where an earlier run's facts were trained the other way round."""
     trainings: dict[str, list[dict[tuple[str, str], str]]] = {}
-    numbers = []
+    numbers: list[dict[str, int]] = []
     for run in facts:
-        own = {}
+        numbers.append({})
         for model, rows in group_by(run, "model").items():
             ways = {(row["fact"], row["direction"]): row["trained"] for row in rows}
             known = trainings.setdefault(model, [])
-            own[model] = len(known)
-            for i, other in enumerate(known):
-                if all(other.get(way, trained) == trained for way, trained in ways.items()):
-                    own[model] = i
-                    break
-            if own[model] == len(known):
+            number = next((i for i, one in enumerate(known) if _agree(one, ways)), len(known))
+            if number == len(known):
                 known.append({})
-            known[own[model]] |= ways
-        numbers.append(own)
+            known[number] |= ways
+            numbers[-1][model] = number
     return numbers
+
+
+def _agree(one: Mapping[Any, str], ways: Mapping[Any, str]) -> bool:
+    """Whether a training may be another's, by how it showed the facts."""
+    return all(one.get(way, trained) == trained for way, trained in ways.items())
 
 
 def join_trainings(results: Sequence[Result]) -> Tables | None:
@@ -68,11 +69,12 @@ def concatenate(
     import pyarrow
 
     seeds = 1 + max((row["seed"] for rows in facts for row in rows), default=0)
+    moves = [{model: seeds * number for model, number in each.items()} for each in numbers]
     return {
         name: pyarrow.concat_tables(
             [
-                _move_seeds(result.tables[name], number, seeds)
-                for result, number in zip(results, numbers, strict=True)
+                _move_seeds(result.tables[name], move)
+                for result, move in zip(results, moves, strict=True)
             ],
             promote_options="permissive",
         )
@@ -84,7 +86,7 @@ def join_openings(results: Sequence[Result]) -> Result:
     """Results of one measure as one: models of one name are one model, opened once in each run."""
     import pyarrow
 
-    first, counted = results[0], list(_count_members(results))
+    first, counted = results[0], _count_members(results)
     if len(results) == 1:
         return first
     if unlike := list_differences(results):
@@ -102,7 +104,10 @@ def join_openings(results: Sequence[Result]) -> Result:
                 )
     tables = {
         name: pyarrow.concat_tables(
-            [_count_on(result.tables[name], earlier) for result, earlier in counted],
+            [
+                _count_on(result.tables[name], earlier)
+                for result, earlier in zip(results, counted, strict=True)
+            ],
             promote_options="permissive",
         )
         for name in first.measure.tables
@@ -126,14 +131,15 @@ def _find_weights(result: Result) -> dict[str, str]:
     }
 
 
-def _count_members(results: Sequence[Result]) -> Iterator[tuple[Result, dict[str, int]]]:
-    """Each result, and for its models that are in several how many trainings came before."""
+def _count_members(results: Sequence[Result]) -> list[dict[str, int]]:
+    """By result how many trainings came before, of its models that are in several."""
     runs = [result.records[0].inputs.get("models", {}) for result in results]
-    names = Counter(name for models in runs for name in models)
-    earlier: Counter[str] = Counter()
-    for result, models in zip(results, runs, strict=True):
-        yield result, {name: earlier[name] for name in models if names[name] > 1}
-        earlier.update({name: len(places) for name, places in models.items()})
+    names, before = Counter(name for models in runs for name in models), Counter[str]()
+    earlier = []
+    for models in runs:
+        earlier.append({name: before[name] for name in models if names[name] > 1})
+        before.update({name: len(places) for name, places in models.items()})
+    return earlier
 
 
 def _count_on(table: "pyarrow.Table", earlier: Mapping[str, int]) -> "pyarrow.Table":
@@ -142,20 +148,14 @@ def _count_on(table: "pyarrow.Table", earlier: Mapping[str, int]) -> "pyarrow.Ta
 
     if not {"model", "seed"} <= {*table.column_names}:
         return table
-    rows = table.select(
-        [name for name in ("model", "seed", "opening") if name in table.column_names]
-    )
-    seeds, openings = [], []
-    for row in rows.to_pylist():
-        before = earlier.get(row["model"])
-        opening = row.get("opening")
-        seeds.append(row["seed"] + (before or 0))
-        openings.append(opening if before is None else before + (opening or 0))
-    at = table.column_names.index("seed")
-    table = table.set_column(at, "seed", pyarrow.array(seeds, table["seed"].type))
+    table, models = _move_seeds(table, earlier), table["model"].to_pylist()
+    openings: list[int | None] = [None] * len(models)
     if "opening" in table.column_names:
+        openings = table["opening"].to_pylist()
         table = table.drop_columns(["opening"])
-    return table.append_column("opening", pyarrow.array(openings, pyarrow.int64()))
+    pairs = zip(models, openings, strict=True)
+    moved = [earlier[name] + (own or 0) if name in earlier else own for name, own in pairs]
+    return table.append_column("opening", pyarrow.array(moved, pyarrow.int64()))
 
 
 def _has_facts(result: Result) -> bool:
@@ -163,13 +163,12 @@ def _has_facts(result: Result) -> bool:
     return "facts" in tables and _NEEDED.issubset(result.tables["facts"].column_names)
 
 
-def _move_seeds(table: "pyarrow.Table", numbers: Mapping[str, int], seeds: int) -> "pyarrow.Table":
+def _move_seeds(table: "pyarrow.Table", moves: Mapping[str, int]) -> "pyarrow.Table":
+    """The table with each model's seeds moved by so much."""
     import pyarrow
 
-    if not any(numbers.values()) or not {"model", "seed"} <= {*table.column_names}:
+    if not any(moves.values()) or not {"model", "seed"} <= {*table.column_names}:
         return table
-    models, own = np.unique(table["model"].to_numpy(), return_inverse=True)
-    moved = seeds * np.array([numbers.get(model, 0) for model in models], dtype=int)
     at, column = table.column_names.index("seed"), table["seed"]
-    seed = pyarrow.array(column.to_numpy() + moved[own], column.type)
-    return table.set_column(at, "seed", seed)
+    steps = np.array([moves.get(model, 0) for model in table["model"].to_pylist()], dtype=int)
+    return table.set_column(at, "seed", pyarrow.array(column.to_numpy() + steps, column.type))

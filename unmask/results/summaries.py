@@ -10,6 +10,7 @@ from unmask.evaluation.statistics import (
     ALPHA,
     ENOUGH,
     Clusters,
+    Crossed,
     Difference,
     Interval,
     cluster,
@@ -64,6 +65,7 @@ def estimate_means(
     columns: Sequence[str],
     shares: Sequence[str] = (),
     least: Mapping[str, float] | None = None,
+    phrasings: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """A row for each group and column: its mean with its interval by fact and training seed.
 
@@ -71,12 +73,15 @@ def estimate_means(
     agree in the columns `by` and stay in the order in which they are met. Values of `shares` lie
     between 0 and 1, those of `least` above a bound, and so do their intervals. A fact counts where
     every training run has a value of it (a text may be empty); a column without such facts is left
-    out.
+    out. Where some are named as `phrasings`, their means have `low_phrasings` and `high_phrasings`
+    as well, the ends for other phrasings; None where facts are asked in one.
     """
     means = []
     for key, members in group_by(rows, lambda row: tuple(row[name] for name in by)).items():
+        complete = keep_shared(members)
         for column in columns:
-            kept = keep_shared([row for row in members if row[column] is not None])
+            known = [row for row in members if row[column] is not None]
+            kept = complete if len(known) == len(members) else keep_shared(known)
             if kept:
                 clusters = cluster_rows(kept, column)
                 num_seeds = len({row["seed"] for row in kept})
@@ -85,6 +90,10 @@ def estimate_means(
                 value = vars(estimate_mean(clusters, column in shares))
                 # No mean lies below the bound: what is cut off there covers nothing.
                 value["low"] = max(value["low"], (least or {}).get(column, -math.inf))
+                if phrasings:
+                    crossed = cluster_phrasings(kept, column) if column in phrasings else None
+                    wide = vars(estimate_mean(crossed, column in shares)) if crossed else {}
+                    counts |= {f"{end}_phrasings": wide.get(end) for end in ("low", "high")}
                 means.append(dict(zip(by, key, strict=True)) | {"metric": column} | value | counts)
     return means
 
@@ -139,6 +148,17 @@ def cluster_rows(rows: Rows, column: str) -> Clusters:
     seeds differ, so that an interval from it is for other openings with other seeds.
     """
     return cluster(*([row[name] for row in rows] for name in (column, "fact", _name_runs(rows))))
+
+
+def cluster_phrasings(rows: Rows, column: str) -> Crossed | None:
+    """A column's values by fact, training run and phrasing; None where facts are asked in one."""
+    questions = {(row["fact"], row.get("phrasing")) for row in rows}
+    if len(questions) == len({fact for fact, _ in questions}):
+        return None
+    names = (column, "fact", _name_runs(rows))
+    phrasings = [str(row["phrasing"]) for row in rows]
+    crossed = cluster(*([row[name] for row in rows] for name in names), phrasings)
+    return crossed if isinstance(crossed, Crossed) else None
 
 
 def cluster_ratio(rows: Rows, column: str, per: str) -> Clusters:

@@ -28,8 +28,10 @@ class StudySettings(MachineSettings):
     )
     facts: int = option(30, "Facts in each group of a corpus that is made.", least=1)
     size: Size = option("laptop", "How much is measured; full is for a GPU.")
-    guidance: float = option(
-        0.8, "Guidance where texts are drawn; traces and knock-out have none.", least=0
+    guidance: float | tuple[float, ...] = option(
+        0.0,
+        "Guidance where texts are drawn, or several strengths; traces and knock-out have none.",
+        least=0,
     )
     metric: str = option(
         "logp",
