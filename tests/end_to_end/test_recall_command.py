@@ -65,7 +65,8 @@ def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):
     cells = again["summary"]["cells"]
     assert {cell["metric"] for cell in cells} > {"hit", "bleu", "rank", "beats_control"}
     assert {cell["seeds"] for cell in cells if cell["model"] == "ar"} == {2}
-    assert again["verdicts"]["mdm − ar: p2d_reverse"] == "too few"
+    pairs = [row for row in again["summary"]["pairs"] if row["split"] == "p2d_reverse"]
+    assert pairs and {row["outcome"] for row in pairs} == {"too few"}
     page = tmp_path / "docs" / "recall.md"
     call(place, *words, "--page", page)
     assert "description → name, reversed" in page.read_text()

@@ -10,7 +10,7 @@ from unmask.blocks.blocks import Figure, Finding, Notice, Table
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.experiments.planted.corpus import RECALLED, make_sealed_corpus
-from unmask.experiments.planted.measure import PlantedSettings, list_cells
+from unmask.experiments.planted.measure import PlantedSettings, list_planted_cells
 from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED, pair_defences
 from unmask.net.model import Blueprint, Model
 
@@ -35,7 +35,7 @@ def result(tmp_path_factory):
 
 
 def test_every_cell_has_its_controls():
-    points = list_cells(PlantedSettings())
+    points = list_planted_cells(PlantedSettings())
     assert len(points) == len(set(points)) == len({point.key for point in points})
     plain = {tuple(getattr(p, n) for n in SAMPLED) for p in points if not (p.count or p.share)}
     for point in (p for p in points if p.count or p.share):
@@ -46,7 +46,7 @@ def test_every_cell_has_its_controls():
             and all(getattr(other, n) == getattr(point, n) for n in ("start", "step", *SAMPLED))
             for other in points
         )
-    causal = list_cells(PlantedSettings(), is_causal=True)
+    causal = list_planted_cells(PlantedSettings(), is_causal=True)
     assert set(causal) <= set(points) and {p.shape for p in causal} == {"prefix"}
     assert not any(point.share or point.start for point in causal)
     assert {point.start for point in points} == {0, 3, 6}

@@ -126,7 +126,7 @@ def fuzz_run(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
             (folder / each).write_bytes(content)
         if way == "read":
             result = read_result(folder)
-            _ = result.section, result.verdicts, result.rows()
+            _ = result.section, result.outcomes, result.rows()
         elif way == "report":
             run_verb(["report", str(folder), "--out", str(out / "page.md")])
         elif way == "symmetry":

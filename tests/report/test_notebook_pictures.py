@@ -127,7 +127,7 @@ def test_every_measure_s_result_is_shown(results):
         figures = [block for block in result.section.walk() if isinstance(block, Figure)]
         assert len(read_figures(page)) == len(figures)
         assert result.section.title in html.unescape(page)
-        assert re.match(rf"Result\({result.measure.name}.* verdicts clear, in ", repr(result))
+        assert re.match(rf"Result\({result.measure.name}.* outcomes clear, in ", repr(result))
         assert len(repr(result)) < 400
 
 

@@ -1,4 +1,4 @@
-"""One section, four media: the same verdicts, the same numbers, whatever the texts hold."""
+"""One section, four media: the same outcomes, the same numbers, whatever the texts hold."""
 
 import json
 import math
@@ -32,7 +32,6 @@ from unmask.blocks.blocks import (
     Table,
     Text,
     TextPanel,
-    Verdict,
     make_views,
 )
 from unmask.evaluation.statistics import Interval
@@ -83,12 +82,7 @@ intervals = st.builds(Interval, numbers, numbers, numbers)
 columns = st.builds(Column, texts, st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
 roles = st.sampled_from(["plain", "control", "published", "strong"])
 values = texts | numbers | intervals | st.integers(-(10**7), 10**7) | st.none()
-verdicts = st.builds(
-    Verdict,
-    texts,
-    st.sampled_from(["above", "below", "unsettled", "too few", "not measured"]),
-    st.none() | intervals,
-)
+outcomes = st.sampled_from(["above", "below", "alike", "unsettled", "too few", "not measured"])
 
 
 @st.composite
@@ -148,7 +142,7 @@ any_figure = st.sampled_from(["lines", "dots", "heatmap", "unmasking"]).flatmap(
 sentences = st.one_of(
     st.builds(Text, lines_of_text),
     st.builds(Notice, lines_of_text),
-    st.builds(Finding, lines_of_text, verdicts),
+    st.builds(Finding, lines_of_text, outcomes),
 )
 sections = st.builds(
     Section,
@@ -239,8 +233,7 @@ def draw_statistics(row, generator: np.random.Generator) -> dict[str, Any]:
 
 
 def test_a_folded_block_is_stated_too():
-    verdict = Verdict("claim", "below")
-    fold = Fold("More", [Finding("Less.", verdict), Table("t", "c", [Column("x")], [Row([0.5])])])
+    fold = Fold("More", [Finding("Less.", "below"), Table("t", "c", [Column("x")], [Row([0.5])])])
     section = Section("section", "Title", [fold])
     wanted = state([section])
     assert wanted.verdicts == ["clear"] and wanted.cells == [["0.50"]]

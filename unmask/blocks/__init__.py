@@ -1,1 +1,1 @@
-"""What results are made of: text, verdicts, tables of values, figures as data; and their labels."""
+"""What results are made of: text, findings, tables of values, figures as data; and their labels."""

@@ -22,24 +22,6 @@ def is_clear(outcome: Outcome) -> bool:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What may be said about one claim: above or below what it is held against, or neither."""
-
-    claim: str
-    """A name that is unique within a section."""
-    outcome: Outcome
-    value: Interval | None = None
-    facts: int = 0
-    p: float | None = None
-    counted: str = "facts"
-    """What `facts` counts."""
-
-    @property
-    def is_clear(self) -> bool:
-        return is_clear(self.outcome)
-
-
-@dataclass(frozen=True)
 class Text:
     """A paragraph; `code` stands between backticks."""
 
@@ -53,11 +35,6 @@ class Finding:
     text: str
     outcome: Outcome
     counted: str = "facts"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.outcome, Verdict):  # of measures that are not declared yet
-            object.__setattr__(self, "counted", self.outcome.counted)
-            object.__setattr__(self, "outcome", self.outcome.outcome)
 
     @property
     def is_clear(self) -> bool:

@@ -24,7 +24,7 @@ from unmask.evaluation.crossed import ALPHA, Cells, square_quantile, square_test
 LEVEL = 1 - ALPHA
 """How often an interval should hold the true mean."""
 ENOUGH = 6
-"""The least number of facts for which a verdict is given."""
+"""The least number of facts for which anything is called clear."""
 TAKEN_OFF = 0.4
 """How much of the interaction of facts and seeds is taken off the seeds' variance, found by
 simulation: without it intervals are too long where seeds hardly differ, and with all of it too

@@ -5,21 +5,18 @@ page in the docs are derived from this record. A new measure is one file and its
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, check_arguments
 from unmask.base.extras import require_study
-from unmask.blocks.blocks import Section, Verdict
-from unmask.blocks.tidy import to_interval
-from unmask.evaluation.statistics import Interval
+from unmask.blocks.blocks import Section
 from unmask.measures.contract import Argument as Argument  # for a measure's file, with the rest
 from unmask.measures.contract import Described, InputSpec, Job, Summary, Tables
 from unmask.measures.contract import Rows as Rows
 from unmask.measures.table import add_measure
 from unmask.results.comparison import Comparison
-from unmask.results.summaries import name_outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,24 +45,6 @@ class Stage:
     """Settings that depend on earlier stages, given their folders by name."""
 
 
-def judge_interval(
-    claim: str, value: Interval | None, facts: int, counted: str = "facts"
-) -> Verdict:
-    """Whether a difference lies above or below 0; too few facts, or people, settle nothing."""
-    return Verdict(claim, name_outcome(value, facts), value, facts, counted=counted)
-
-
-def judge_p(claim: str, value: Interval | None, p: float, facts: int) -> Verdict:
-    """Whether a value passes its corrected test against chance."""
-    return Verdict(claim, name_outcome(value, facts, p=p), value, facts, p)
-
-
-def judge_differences(summary: Summary, settings: Any) -> Iterator[Verdict]:
-    """Whether each row of the summary's `differences` lies above or below 0, by its model."""
-    for row in summary["differences"]:
-        yield judge_interval(row["model"], to_interval(row), row["facts"])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measure(Generic[S]):
     """One thing that can be asked of models. Calling it is what its verb does.
@@ -91,7 +70,6 @@ class Measure(Generic[S]):
     """The rows that are compared, with columns derived; by default those of the main table."""
     summarise: Callable[[Tables, S], Summary] | None = None
     """The only place that computes statistics; by default the comparison's."""
-    judge: Callable[[Summary, S], Iterable[Verdict]] = judge_differences
     describe: "Callable[[Result], Sequence[Described] | Section] | None" = None
     """Sentences, figures as data and tables of values; every number comes from the summary. By
     default the comparison's."""

@@ -1,6 +1,6 @@
-"""The result of a measure: its tables, its summary, its verdicts and its section."""
+"""The result of a measure: its tables, its summary and its section."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +19,8 @@ from unmask.blocks.blocks import (
     Number,
     Outcome,
     ReportBlock,
-    RowRole,
     Section,
     Text,
-    Verdict,
     is_clear,
 )
 from unmask.measures.contract import Summary, Tables
@@ -72,17 +70,6 @@ class Result(Shown):
         """What may be said of each estimate that was held against something."""
         rows = (row for rows in self.summary.values() for row in rows)
         return [row["outcome"] for row in rows if row.get("outcome") in get_args(Outcome)]
-
-    @cached_property
-    def verdicts(self) -> dict[str, Verdict]:
-        """What may be said, by claim."""
-        verdicts = self.measure.judge(self.summary, self.settings)
-        return {verdict.claim: verdict for verdict in verdicts}
-
-    def mark(self, claim: Callable[[Mapping[str, Any]], str]) -> Callable[..., RowRole]:
-        """What a row of a table is: strong where its claim is clear."""
-        clear = {verdict.claim for verdict in self.verdicts.values() if verdict.is_clear}
-        return lambda row: "strong" if claim(row) in clear else "plain"
 
     @cached_property
     def section(self) -> Section:

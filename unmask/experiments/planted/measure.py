@@ -149,7 +149,7 @@ class PlantedCell:
         return list(range(first, first + self.count))
 
 
-def list_cells(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedCell]:
+def list_planted_cells(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedCell]:
     """The cells: one axis at a time, each without plants, with neutral and with disclosing ones."""
     values = {name: getattr(settings, axis) for name, axis in AXES.items()}
     base = PlantedCell(**{name: own[0] for name, own in values.items()})
@@ -226,7 +226,7 @@ def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
     shared = Sampling(steps=settings.steps, plan=settings.plan, seed=settings.seed)
     for member in inputs.members():
         yield Job(f"{member.key}-recalled", partial(recall, member))
-        for cell in list_cells(settings, member.family.paradigm.sampler == "causal"):
+        for cell in list_planted_cells(settings, member.family.paradigm.sampler == "causal"):
             yield Job(f"{member.key}-{cell.key}", partial(ask, member, cell))
 
 
