@@ -103,7 +103,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
             summary["budgets"].append(named | {"tokens": tokens, "per_token": per_token})
     summary["pairs"] += _compare_models(sides, groups.kinds)
     summary["gains"] += _compare_steps(sides)
-    summary["example"] = _choose_example(groups, last)
+    summary["example"] = list(_choose_example(groups, last))
     summary["method"] = [{"bleu": bleu_signature()}]
     left_out = tables.get("left_out")
     return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
