@@ -8,12 +8,13 @@ written anew. The index lists the pages with the first line of each command's he
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from unmask.cli.main import app
+from unmask.cli.main import app, load_verb
 
 FOLDER = Path(__file__).parents[1] / "docs" / "verbs"
 INDEX = "index"
@@ -22,9 +23,13 @@ MARKED = re.compile(
 )
 
 
+@cache
 def list_commands() -> dict[str, Any]:
     """Every command by its words, such as `data make reversal`."""
-    return dict(_walk(typer.main.get_command(app), ()))
+    verbs: Any = typer.main.get_command(app)  # a line stands for each until it is loaded
+    return {
+        words: each for name in verbs.commands for words, each in _walk(load_verb(name), (name,))
+    }
 
 
 def _walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
