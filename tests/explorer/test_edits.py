@@ -61,6 +61,8 @@ def test_an_edit_is_asked_about_stays_and_is_undone(client, explorer, key):
     text, _ = write(client, key, PROMPT)
     assert text.endswith(edited["text_after"]) and text != untouched
     assert run_code(client, "write", body)["drawn"].texts[0] == text
+    place = {"model": key, "canvas": {"tokens": [3, 4, 5]}, "position": 2}
+    assert run_code(client, "position", place)["answer"] == call(client, "position", place)
     assert call(client, "undo", {"model": key}) == {"undone": True}
     assert call(client, "undo", {"model": key}) == {"undone": False}
     assert not have_changed(model, weights) and client.get("/api/start").json()["edits"] == {}

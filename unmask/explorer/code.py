@@ -6,13 +6,13 @@ own function, with the imports that it needs, and its call with what the page se
 
 import ast
 import inspect
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from textwrap import indent
 from types import ModuleType
 from typing import Any
 
 import unmask
+from unmask.base.config import CheckedSettings
 from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
 from unmask.explorer import edits, interventions, requests, views
@@ -38,7 +38,7 @@ def write_python(explorer: Explorer, request: requests.PythonRequest) -> dict[st
     return {"code": f"{_list_imports(code, view)}\n\n\n{code}"}
 
 
-def _list_imports(code: str, view: Callable[..., Any]) -> str:
+def _list_imports(code: str, view: Any) -> str:
     """The imports of the names that a view's function and its request find in their modules."""
     known = {**vars(requests), **inspect.unwrap(view).__globals__, "unmask": unmask}
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
@@ -106,12 +106,12 @@ def _write_trace(model: Model, body: requests.TraceRequest) -> str:
     )
 
 
-PUBLIC: dict[str, tuple[type, Callable[..., Any]]] = {
+PUBLIC: dict[str, tuple[type[CheckedSettings], Any]] = {
     "write": (requests.WriteRequest, _write_text),
     "trace": (requests.TraceRequest, _write_trace),
 }
 """The body of each view that is one public call, and what writes it."""
-VIEWS = PUBLIC | {
+VIEWS: dict[str, tuple[type[CheckedSettings], Any]] = PUBLIC | {
     "position": (requests.PositionRequest, views.look_at_position),
     "restore": (requests.RestoreRequest, interventions.restore),
     "move": (requests.MoveRequest, interventions.move),
