@@ -59,7 +59,7 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
         assert shown == ends
     assert before[0] != after[0]
     names = copy_python(page, "edit")  # that of the twin comes last
-    written = [row["text_after"].strip() for row in names["rows"]]
+    written = [row["text_after"].strip() for row in names["answer"][1]]
     assert cards.nth(1).locator("dd.after").all_inner_texts() == written
     # The edit is on in every view, and on a page that is opened later.
     page.click("#tab-write")

@@ -52,27 +52,31 @@ def make_back(request: EditFactRequest) -> Fact | None:
     return replace(back, subject=old)
 
 
-@torch.inference_mode(False)
 def edit_fact(explorer: Explorer, request: EditFactRequest, emit: Emit) -> None:
     """Give a fact a new object; what the model says before and after is sent as it is known.
 
     The edit replaces the one that the model has. It is kept on after the last event alone: where it
     fails, or its client leaves before, the model has the edit that it had.
     """
+    start, model = time.perf_counter(), explorer.pick(request.model)
     had = explorer.edits.get(request.model)
     try:
         explorer.undo_edit(request.model)
-        explorer.keep_edit(request, _make_edit(explorer, request, emit))
+        made, rows = try_edit(model, request, emit)
+        end = {"layers": list(made.layers), "magnitude": made.magnitude, "rows": rows}
+        emit("end", end | {"seconds": time.perf_counter() - start})
+        explorer.keep_edit(request, made)
     except BaseException:
         if had is not None and request.model not in explorer.edits:
             explorer.keep_edit(had.request, had.edit)
         raise
 
 
-def _make_edit(explorer: Explorer, request: EditFactRequest, emit: Emit) -> Edit:
-    """Search an edit for a model that has none, and send what it changes."""
-    start = time.perf_counter()
-    model, _ = explorer.pick(request.model)
+@torch.inference_mode(False)
+def try_edit(
+    model: Model, request: EditFactRequest, emit: Emit
+) -> tuple[Edit, list[dict[str, Any]]]:
+    """An edit for a model that has none, and the answers to each question before and after."""
     fact, new = make_page_fact(request.prompt, request.subject, request.old), request.new.strip()
     wanted = make_request(fact, new, make_back(request))
     with torch.no_grad():
@@ -98,10 +102,7 @@ def _make_edit(explorer: Explorer, request: EditFactRequest, emit: Emit) -> Edit
         made = edit(model, fact, new, **choose_edit(model, request))
     emit("progress", {})
     with torch.no_grad():
-        rows = list(examination.compare(0, made, before))
-    end = {"layers": list(made.layers), "magnitude": made.magnitude, "rows": rows}
-    emit("end", end | {"seconds": time.perf_counter() - start})
-    return made
+        return made, list(examination.compare(0, made, before))
 
 
 def undo(explorer: Explorer, request: UndoRequest, emit: Emit) -> dict[str, bool]:

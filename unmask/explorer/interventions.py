@@ -19,7 +19,7 @@ from unmask.explorer.requests import (
     TraceRequest,
     WriteSettings,
 )
-from unmask.explorer.session import Explorer
+from unmask.explorer.session import TokenTexts
 from unmask.explorer.views import Draw, encode_canvas, plan_draw, predict
 from unmask.explorer.worker import Emit
 from unmask.net.model import Model
@@ -65,7 +65,7 @@ def make_tracing(request: TraceRequest) -> Tracing:
     )
 
 
-def _begin(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
+def begin_trace(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
     settings = make_tracing(request)
     clean = generate(
         model, make_page_fact(request.prompt, request.subject, request.answer), settings
@@ -78,16 +78,15 @@ def _begin(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
     return clean, settings
 
 
-def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
+def trace(model: Model, request: TraceRequest, emit: Emit) -> None:
     """Trace a fact; cells are sent as they are run, the subject's first."""
     start = time.perf_counter()
-    model, names = explorer.pick(request.model)
-    clean, settings = _begin(model, request)
+    clean, settings = begin_trace(model, request)
     (grid,) = trace_steps(model, clean, settings, places=())
     emit(
         "start",
         {
-            "tokens": names.describe(grid.tokens),
+            "tokens": TokenTexts(model).describe(grid.tokens),
             "layers": model.net.config.layers,
             "parts": list(request.parts),
             "clean": grid.clean,
@@ -143,19 +142,19 @@ class _CellValues:
             self.emit("progress", {})
 
 
-def restore(explorer: Explorer, request: RestoreRequest, emit: Emit) -> dict[str, Any]:
+@torch.inference_mode()
+def restore(model: Model, request: RestoreRequest, emit: Emit) -> dict[str, Any]:
     """What a model writes from the traced state on, its subject hidden, one clean cell put back.
 
     The cell's clean activation is put back at every step that follows, of the first noise sample;
     `p` is the cell's value in the trace.
     """
-    model, _ = explorer.pick(request.model)
     if request.part not in SITES:
         raise UserError(f"the part {request.part} cannot be restored here: {', '.join(SITES)} can.")
-    clean, settings = _begin(model, request)
+    clean, settings = begin_trace(model, request)
     ((_, step),) = clean.find_steps(settings.at)
     state = clean.state_at(step)
-    _check_place(model, request.layer, request.position, len(state))
+    check_cell(model, request.layer, request.position, len(state))
     parts = replace(settings, parts=(request.part,))
     (grid,) = trace_steps(model, clean, parts, places=(request.position,))
     hidden = hide_subject(clean, state, settings)
@@ -166,8 +165,8 @@ def restore(explorer: Explorer, request: RestoreRequest, emit: Emit) -> dict[str
     sites = [f"layers.{layer}.{SITES[request.part]}" for layer in window]
     kept = capture_at(model, state, sites, request.position)
     emit("progress", {})
-    corrupted = _go_on(clean, step, hidden)
-    restored = _go_on(clean, step, hidden | put_in(kept, request.position))
+    corrupted = go_on(clean, step, hidden)
+    restored = go_on(clean, step, hidden | put_in(kept, request.position))
     p = float(grid.scores[request.part][0, request.layer])
     return {"clean": clean.text, "corrupted": corrupted, "restored": restored, "p": p}
 
@@ -190,7 +189,7 @@ def hide_subject(clean: CleanRun, state: Int[Tensor, "L"], settings: Tracing) ->
     return {"embed": act}
 
 
-def _go_on(clean: CleanRun, step: int, patches: Mapping[str, Patch]) -> str:
+def go_on(clean: CleanRun, step: int, patches: Mapping[str, Patch]) -> str:
     """What the model says after the prompt, from the state of a step on, while it is patched."""
     model, length = clean.model, clean.states.shape[1]
     if model.paradigm.has_steps:
@@ -229,7 +228,7 @@ def put_in(vectors: Mapping[str, Float[Tensor, "D"]], position: int) -> dict[str
     return {site: make(vector) for site, vector in vectors.items()}
 
 
-def _check_place(model: Model, layer: int, position: int, length: int) -> None:
+def check_cell(model: Model, layer: int, position: int, length: int) -> None:
     layers = model.net.config.layers
     if layer >= layers or position >= length:
         raise UserError(
@@ -263,17 +262,18 @@ def find_place_state(model: Model, place: PlaceRequest, settings: WriteSettings)
     left = replace(settings, steps=max(1, place.steps - place.step + 1))
     canvas = CanvasRequest(tokens=tuple(tokens), length=place.canvas.length)
     row = torch.tensor(tokens, device=model.device)
-    _check_place(model, place.layer, place.position, len(row))
+    check_cell(model, place.layer, place.position, len(row))
     return State(row, plan_draw(model, canvas, left))
 
 
-def move(explorer: Explorer, request: MoveRequest, emit: Emit) -> dict[str, Any]:
+@torch.inference_mode()
+def move(model: Model, request: MoveRequest, emit: Emit) -> dict[str, Any]:
     """Put a state of the residual stream into another run, for all steps that are left of it.
 
     `before_p` and `after_p` are the probabilities of one token, the likeliest before, at the first
     position that is still open.
     """
-    model, names = explorer.pick(request.model)
+    names = TokenTexts(model)
     source = find_place_state(model, request.source, request.settings)
     target = find_place_state(model, request.target, request.settings)
     emit("progress", {})
@@ -285,7 +285,7 @@ def move(explorer: Explorer, request: MoveRequest, emit: Emit) -> dict[str, Any]
     for patches in ({}, patch):
         with model.net.patch(patches):
             trajectory = target.rest.run(model, keep_states=False)
-            predictions.append(_read(model, target.tokens, open_, request.settings.guidance))
+            predictions.append(read_open(model, target.tokens, open_, request.settings.guidance))
         shown = trajectory.texts or [" ".join(map(str, trajectory.tokens[0].tolist()))]
         texts.append(shown[0])
         emit("progress", {})
@@ -312,7 +312,7 @@ def find_open(model: Model, tokens: Int[Tensor, "L"]) -> int:
     return masks[0]
 
 
-def _read(
+def read_open(
     model: Model, tokens: Int[Tensor, "L"], position: int, guidance: float
 ) -> Float[Tensor, "V"]:
     """log p at an open position."""

@@ -34,6 +34,7 @@ from unmask.explorer.session import (
     list_measured_runs,
 )
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
+from unmask.net.model import Model
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 1_000_000
@@ -57,16 +58,22 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Compute = Callable[[Explorer, Any, Any], Any]
 
+
+def _on_model(function: Callable[[Model, Any, Any], Any]) -> Compute:
+    """A view of a model as a call of the explorer that has it."""
+    return lambda explorer, body, emit: function(explorer.pick(body.model), body, emit)
+
+
 CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
-    "position": (bodies.PositionRequest, views.look_at_position),
-    "restore": (bodies.RestoreRequest, interventions.restore),
-    "move": (bodies.MoveRequest, interventions.move),
+    "position": (bodies.PositionRequest, _on_model(views.look_at_position)),
+    "restore": (bodies.RestoreRequest, _on_model(interventions.restore)),
+    "move": (bodies.MoveRequest, _on_model(interventions.move)),
     "undo": (bodies.UndoRequest, edits.undo),
 }
 """Calls that compute one answer: what they are sent, and what they do with it."""
 STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
-    "write": (bodies.WriteRequest, views.write),
-    "trace": (bodies.TraceRequest, interventions.trace),
+    "write": (bodies.WriteRequest, _on_model(views.write)),
+    "trace": (bodies.TraceRequest, _on_model(interventions.trace)),
     "edit": (bodies.EditFactRequest, edits.edit_fact),
 }
 """Calls that answer by a stream of events."""
@@ -98,7 +105,7 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
 
     async def tokenize(request: HttpRequest) -> Response:
         body = await _read(request, bodies.TokenizeRequest)
-        return JSONResponse(views.tokenize(explorer, body))
+        return JSONResponse(views.tokenize(explorer.pick(body.model), body))
 
     async def compute(request: HttpRequest) -> Response:
         kind, function = CALLS[_name(request)]

@@ -82,18 +82,14 @@ class Explorer:
     models: dict[str, Model]
     """By key: "model", and "twin" where there is one."""
     runs: Path | None = None
-    texts: dict[str, TokenTexts] = field(init=False)
     edits: dict[str, KeptEdit] = field(init=False, default_factory=dict)
     """By the key of the model that has it; changed by the worker alone."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "texts", {k: TokenTexts(m) for k, m in self.models.items()})
-
-    def pick(self, key: str) -> tuple[Model, TokenTexts]:
-        """A model by its key, and the texts of its tokens."""
+    def pick(self, key: str) -> Model:
+        """A model by its key."""
         if key not in self.models:
             raise UserError(f"there is no model {key!r:.60} here: {suggest(key, self.models)}.")
-        return self.models[key], self.texts[key]
+        return self.models[key]
 
     # Weights are written outside of inference mode: a later search needs gradients through them.
     @torch.inference_mode(False)

@@ -20,7 +20,7 @@ from unmask.explorer.requests import (
     WriteRequest,
     WriteSettings,
 )
-from unmask.explorer.session import Explorer, TokenTexts
+from unmask.explorer.session import TokenTexts
 from unmask.explorer.worker import Emit
 from unmask.net.model import Model
 from unmask.representation.lens import logit_lens
@@ -42,10 +42,10 @@ TOP_POSITION, TOP_LENS = 10, 5
 """Candidates at a position, and at each layer of its logit lens."""
 
 
-def tokenize(explorer: Explorer, request: TokenizeRequest) -> dict[str, Any]:
+def tokenize(model: Model, request: TokenizeRequest) -> dict[str, Any]:
     """A text's tokens; `[MASK]` in it is a mask where the model has one."""
-    model, names = explorer.pick(request.model)
-    return {"tokens": names.describe(encode_canvas(model, CanvasRequest(prompt=request.text)))}
+    tokens = encode_canvas(model, CanvasRequest(prompt=request.text))
+    return {"tokens": TokenTexts(model).describe(tokens)}
 
 
 def encode_canvas(model: Model, canvas: CanvasRequest) -> list[int]:
@@ -125,9 +125,9 @@ class WatchedOrder:
         return self.order(state, streams)
 
 
-def write(explorer: Explorer, request: WriteRequest, emit: Emit) -> None:
+def write(model: Model, request: WriteRequest, emit: Emit) -> None:
     """Write a canvas; every step is an event with what changed and what was guessed before it."""
-    model, names = explorer.pick(request.model)
+    names = TokenTexts(model)
     draw = plan_draw(model, request.canvas, request.settings)
     start, is_causal = time.perf_counter(), not model.paradigm.has_steps
     tokens, fixed = lay_out(model, draw)
@@ -175,12 +175,13 @@ def write(explorer: Explorer, request: WriteRequest, emit: Emit) -> None:
     emit("end", {"text": text, "calls": trajectory.calls, "seconds": seconds})
 
 
-def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -> dict[str, Any]:
+@torch.inference_mode()
+def look_at_position(model: Model, request: PositionRequest, emit: Emit) -> dict[str, Any]:
     """What the model says at a position of a canvas: candidates, attention, logit lens.
 
     Attention is that of the row which predicts the position.
     """
-    model, names = explorer.pick(request.model)
+    names = TokenTexts(model)
     tokens = torch.tensor([encode_canvas(model, request.canvas)], device=model.device)
     given = request.canvas.fixed
     length, net = tokens.shape[1], model.net
@@ -211,24 +212,21 @@ def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -
         "top": names.rank(logp, TOP_POSITION),
         "entropy": float(find_entropy(logp)),
         "attention": [heads.tolist() for heads in attention],
-        "lens": _read_lens(model, names, tokens[0].tolist(), request.position),
+        "lens": list_lens(model, names, tokens[0].tolist(), request.position),
     }
 
 
-def _read_lens(
+def list_lens(
     model: Model, names: TokenTexts, tokens: list[int], position: int
 ) -> list[list[dict[str, Any]]]:
     """What each layer would say at a position; [] for models that are not read this way."""
     if not model.paradigm.is_scored:
         return []
-    lens = logit_lens(model, extend(tokens, position), positions=[position], top=TOP_LENS)
+    # A causal model's next position is read in a row with one token more, which it does not see.
+    row = tokens if position < len(tokens) else [*tokens, tokens[-1]]
+    lens = logit_lens(model, row, positions=[position], top=TOP_LENS)
     pairs = zip(lens.ids[0, :, 0].tolist(), lens.p[0, :, 0].tolist(), strict=True)
     return [names.list_candidates(ids, p) for ids, p in pairs]
-
-
-def extend(tokens: list[int], position: int) -> list[int]:
-    """The tokens with one more where a causal model's next position is read, which sees it not."""
-    return tokens if position < len(tokens) else [*tokens, tokens[-1]]
 
 
 def predict(
