@@ -346,14 +346,17 @@ def compare_shares(
     for pair in pair_groups(panels):
         layers: list[dict[Any, dict[int, dict[str, float]]]] = [{}, {}]
         means: list[dict[Any, dict[str, float]]] = [{}, {}]
+        # 1. Of each group [facts × cells], the shares of its total effect, by key and layer.
         for i, group in enumerate(pair):
             shares = panels[group].share(total)
             for cell in shares.cells:
                 if cell != total and (values := shares.read(cell)):
                     layers[i].setdefault(cell[:at], {})[cell[at]] = values
-            for key, own in layers[i].items():
-                facts = sorted(set.intersection(*map(set, own.values())))
-                means[i][key] = {fact: fmean(x[fact] for x in own.values()) for fact in facts}
+            # 2. Their means over layers, of the facts that every layer has.
+            for key, by_layer in layers[i].items():
+                facts = sorted(set.intersection(*map(set, by_layer.values())))
+                means[i][key] = {f: fmean(x[f] for x in by_layer.values()) for f in facts}
+        # 3. The difference is of these means; to be alike, each layer must be within the margin.
         for key, difference in compare_sides(*means, seed).items():
             likeness = compare_likeness(layers[0][key], layers[1][key], margin, seed)
             yield name_pair(*pair) | {"stage": pair[0][3]}, key, difference | likeness
