@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import lively, make_model
-from tests.laws.test_estimated_bounds import make_kind
+from tests.sampling.test_guesses import make_kind
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.blocks import tidy

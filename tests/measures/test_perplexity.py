@@ -9,8 +9,8 @@ import torch
 
 import unmask
 from tests.conftest import lively, make_model
-from tests.laws.test_estimated_bounds import make_kind
 from tests.measures.asking import ask, show
+from tests.sampling.test_guesses import make_kind
 from unmask import UserError
 from unmask.evaluation.perplexity import cut_documents, score_documents
 from unmask.measures.perplexity import MEASURE

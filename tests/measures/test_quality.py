@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
 from tests.conftest import make_model
-from tests.laws.test_estimated_bounds import make_kind
 from tests.measures.asking import show
+from tests.sampling.test_guesses import make_kind
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Figure, Notice, Table
 from unmask.evaluation.perplexity import score_documents

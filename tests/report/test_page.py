@@ -144,12 +144,12 @@ def test_a_page_elsewhere_leaves_the_run_alone(copy, tmp_path):
 
 
 def test_a_broken_stage_costs_its_own_section(copy, page):
-    broken = copy / "order" / "summary" / "kinds.parquet"
+    broken = copy / "order" / "order.parquet"
     broken.write_bytes(broken.read_bytes()[:100])
     record = read_json_object(copy / "factorization" / "run.json")
     write_json(copy / "factorization" / "run.json", record | {"format": 99})
     text = unescape(draw_report([copy]).read_text("utf-8"))
-    assert "kinds.parquet cannot be read" in text and "in run format 99" in text
+    assert "order.parquet cannot be read" in text and "in run format 99" in text
     assert list_titles(text) == list_titles(page)
     assert set(read_figures(page)) - set(read_figures(text)) == {
         name for name in read_figures(page) if name.startswith(("order", "factorization"))
@@ -185,7 +185,7 @@ def test_runs_of_one_measure_are_pooled(tmp_path):
     one, other = count(tmp_path / "one", "a", "b"), count(tmp_path / "other", "a", shift=1.0)
     text = draw_report([one, other], tmp_path / "page.html").read_text("utf-8")
     assert list_titles(text) == ["How far models count", "Settings and versions"]
-    assert re.findall(r"<tr class=\"plain\"><td>([^<]+)</td><td class=number>", text) == [
+    assert re.findall(r"<tr class=\"strong\"><td>([^<]+)</td><td class=number>", text) == [
         "one: a", "b", "other: a",
     ]  # fmt: skip
     assert "<h1>one and other, side by side</h1>" in text
@@ -254,7 +254,6 @@ def test_mistakes_are_sentences(tmp_path):
         ([], None, "no run was given"),
         ([run], tmp_path / "page.pdf", "ends in .pdf: expected .html, .md or a folder"),
         ([run, run], tmp_path / "page.html", "a run was given twice"),
-        ([run], tmp_path / "figures", "these runs have no figures"),
     ):
         with pytest.raises(unmask.UserError, match=reason):
             draw_report(runs, out)

@@ -101,7 +101,9 @@ class Measure(Generic[S]):
         if self.summarise is not None:
             return self.summarise(tables, settings)
         assert self.comparison is not None
-        prepare = self.prepare or (lambda tables, settings: tables[self.name].to_pylist())
+        prepare = self.prepare or (
+            lambda tables, settings: tables[next(iter(self.tables))].to_pylist()
+        )
         return self.comparison.summarise(prepare(tables, settings))
 
     def make_section(self, result: "Result") -> Sequence[Described] | Section:

@@ -72,8 +72,11 @@ def describe(result: Result) -> blocks.Section:
     paragraphs = [method, *(result.measure.method or "").split("\n\n")]
     texts = [blocks.Text(" ".join(each.split())) for each in paragraphs]
     shown.append(blocks.Fold("Method", texts))
-    has_steps = len(tidy.distinct(peaks, "stage")) > 1
-    return blocks.Section("trace", f"{TITLE}, step by step" if has_steps else TITLE, shown)
+    stages, title = tidy.distinct(peaks, "stage"), TITLE
+    if len(stages) > 1:
+        by_name = not any(map(labels.is_numbered, stages))
+        title += ", from the first step to the last" if by_name else ", step by step"
+    return blocks.Section("trace", title, shown)
 
 
 def _choose(settings: Setup, restored: str, replaced: str) -> str:

@@ -198,24 +198,27 @@ def list_effects(
     import pyarrow.compute
 
     # 1. Sums by prompt and cell. One thread: the order of groups, and of sums, is the table's.
-    keys, sums = [*layout.prompt, *layout.group, *layout.cell], []
+    keys = [*layout.prompt, *layout.group, *layout.cell]
+    known: dict[str, dict[Any, int]] = {name: {} for name in keys}
+    numbers, sums = [], []
     for piece in [pieces] if isinstance(pieces, pyarrow.Table) else pieces:
         grouped = piece.group_by(keys, use_threads=False)
         grouped = grouped.aggregate([(metric, "sum"), (metric, "count")])
-        columns = {name: grouped[name].combine_chunks().dictionary_encode() for name in keys}
-        columns |= {name: grouped[f"{metric}_{name}"] for name in ("sum", "count")}
-        sums.append(pyarrow.table(columns).filter(pyarrow.compute.field("count") > 0))
+        grouped = grouped.filter(pyarrow.compute.field(f"{metric}_count") > 0)
+        numbers.append(np.stack([_encode(grouped[name], known[name]) for name in keys]))
+        sums.append([grouped[f"{metric}_{name}"].to_numpy() for name in ("sum", "count")])
     nothing = np.zeros(0, dtype=int)
-    if not sum(map(len, sums)):
+    if not sum(each.shape[1] for each in numbers):
         return PromptEffects([], [], nothing, nothing, nothing.astype(float))
-    table = pyarrow.concat_tables(sums).unify_dictionaries()
+    columns = {name: (list(known[name]), codes)
+               for name, codes in zip(keys, np.concatenate(numbers, 1), strict=True)}  # fmt: skip
     # 2. The score of each prompt in each cell; a prompt may stand in several pieces.
-    prompts, prompt = _number(table, [*layout.prompt, *layout.group])
+    prompts, prompt = _number(columns, [*layout.prompt, *layout.group])
     order = np.argsort(np.unique(prompt, return_index=True)[1])  # as they are met
     prompts, prompt = [prompts[i] for i in order], np.argsort(order)[prompt]
-    cells, cell = _number(table, layout.cell)
+    cells, cell = _number(columns, layout.cell)
     pairs, pair = np.unique(prompt * len(cells) + cell, return_inverse=True)
-    total, count = (np.bincount(pair, table[name].to_numpy()) for name in ("sum", "count"))
+    total, count = (np.bincount(pair, np.concatenate(each)) for each in zip(*sums, strict=True))
     score = total / count
     prompt, cell = np.divmod(pairs, len(cells))
     # 3. Its effect, against the prompt's own start.
@@ -233,14 +236,21 @@ def list_effects(
     )
 
 
-def _number(table: "pyarrow.Table", names: Sequence[str]) -> tuple[list[tuple], np.ndarray]:
+def _encode(column: Any, known: dict[Any, int]) -> np.ndarray:
+    """The number of each value, given those that are known; new ones are numbered as they come."""
+    encoded = column.combine_chunks().dictionary_encode()
+    places = [known.setdefault(value, len(known)) for value in encoded.dictionary.to_pylist()]
+    return np.array(places, dtype=np.int32)[encoded.indices.to_numpy()]
+
+
+def _number(
+    columns: Mapping[str, tuple[list[Any], np.ndarray]], names: Sequence[str]
+) -> tuple[list[tuple], np.ndarray]:
     """The distinct tuples of values in some columns, and the number of the one each row has.
 
     They are in the order in which the values of each column were first met.
     """
-    columns = [table[name].combine_chunks() for name in names]
-    values = [column.dictionary.to_pylist() for column in columns]
-    codes = [column.indices.to_numpy() for column in columns]
+    values, codes = zip(*(columns[name] for name in names), strict=True)
     sizes = list(map(len, values))
     distinct, number = np.unique(np.ravel_multi_index(codes, sizes), return_inverse=True)
     places = np.unravel_index(distinct, sizes)
