@@ -42,7 +42,7 @@ def start(words: Sequence[object], change: str, line: str) -> subprocess.Popen[s
     """
     code = f"{change}\nimport sys; sys.argv = {['unmask', *map(str, words)]!r}\n"
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{code}from unmask.cli.main import main; main()"],
+        [sys.executable, "-c", f"{code}from unmask.__main__ import main; main()"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

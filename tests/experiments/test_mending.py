@@ -6,8 +6,7 @@ import pyarrow
 import pytest
 import torch
 
-from tests.conftest import lively, make_model
-from tests.sampling.test_guesses import make_kind
+from tests.conftest import lively, make_model, make_noised
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.blocks import tidy
@@ -53,7 +52,7 @@ def test_a_way_that_changes_everything_finds_nothing():
 
 @pytest.mark.parametrize("kind", ["masked", "uniform", "hybrid"])
 def test_who_knows_the_text_mends_all_and_damages_nothing(kind):
-    model = make_model() if kind == "masked" else make_kind(kind)
+    model = make_model() if kind == "masked" else make_noised(kind)
     row = torch.randint(0, 200, (1, 24), generator=torch.Generator().manual_seed(3))
     planted = plant_errors(row.expand(3, -1), 0.2, 200)
     with knows(model, row):
@@ -93,7 +92,7 @@ def test_menders_tell_the_network_the_time_at_which_as_many_are_masked(monkeypat
 def test_each_way_takes_its_calls(monkeypatch):
     """Equal network calls: what is compared costs what it says."""
     for kind in ("masked", "uniform"):
-        model = make_model() if kind == "masked" else make_kind(kind)
+        model = make_model() if kind == "masked" else make_noised(kind)
         calls = []
         tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
         with (

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively, make_model
+from tests.conftest import lively, make_model, make_noised
 from tests.measures.asking import ask, show
-from tests.sampling.test_guesses import make_kind
 from unmask import UserError
 from unmask.evaluation.perplexity import cut_documents, score_documents
 from unmask.measures.perplexity import MEASURE
@@ -147,7 +146,7 @@ def test_a_page_says_which_costs_are_exact(documents, tmp_path):
 
 @pytest.mark.parametrize("kind", ["uniform", "hybrid", "gaussian"])
 def test_kinds_without_a_chain_rule_are_refused_before_anything_runs(kind, documents, tmp_path):
-    families = [family(make_model(), "mdm"), family(make_kind(kind), "other")]
+    families = [family(make_model(), "mdm"), family(make_noised(kind), "other")]
     sentence = f"other is a {kind} model: the cost of writing from left to right is computed for"
     with pytest.raises(UserError, match=sentence):
         ask(MEASURE, families, documents[0], tmp_path / "run", method="chain")

@@ -9,9 +9,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
-from tests.conftest import make_model
+from tests.conftest import make_model, make_noised
 from tests.measures.asking import show
-from tests.sampling.test_guesses import make_kind
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Figure, Notice, Table
 from unmask.evaluation.perplexity import score_documents
@@ -189,7 +188,7 @@ def test_a_batch_without_room_is_halved(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["uniform", "gaussian", "hybrid"])
 def test_every_kind_is_drawn_from(kind):
-    drawn = list(draw_texts(make_kind(kind), ["", "The caves"], "temperature=1", 3, 12))
+    drawn = list(draw_texts(make_noised(kind), ["", "The caves"], "temperature=1", 3, 12))
     assert len(drawn) == 2 and drawn[1].text.startswith("The caves")
     assert {each.calls for each in drawn} == {3}
 
@@ -233,7 +232,7 @@ def test_operations_are_those_of_the_networks():
         return drawn.flops, counter.get_total_flops() + passes * attention
 
     # Being told the time takes a little that is not counted.
-    uniform = make_kind("uniform")
+    uniform = make_noised("uniform")
     found, run = count(uniform, lambda: draw_texts(uniform, [""], "temperature=1", 3, 12), 3, 12)
     assert found == 3 * count_flops(uniform.net.config, 12) == pytest.approx(run, rel=0.01)
     # Masked models read the head at masks alone.
