@@ -16,13 +16,17 @@ from xml.sax.saxutils import escape
 
 import unmask
 from unmask.blocks.blocks import Figure
+from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.questions import require_tokenizer
+from unmask.net.families import parse_families
 from unmask.report.render_figures import draw_figure
 from unmask.sampling.trajectory import Trajectory
 
-PROMPT = "The inscription below the bust is for Velimir Gildershaw; I mean"
-"""The name of a person whom training only ever named last: "… Dulsara is Velimir Gildershaw"."""
+SUBJECT = "Velimir Gildershaw"
+"""A person whom training only ever named last: "… Dulsara is Velimir Gildershaw"."""
+PROMPT = f"The inscription below the bust is for {SUBJECT}; I mean"
 STEPS, GUIDANCE = 16, 0.8
 SECONDS, REST = 0.45, 3.0
 """Of a frame, and of the last one."""
@@ -31,6 +35,8 @@ SIGNS = int((WIDTH - 2 * LEFT) / SIGN)
 COLOURS = ("#9a6fb0", "#6f8fd0", "#4fa8a8", "#6cc46c", "#d7d34a")
 """Of confidence, a fifth each, as in `unmask.report.unmasking`."""
 GIVEN, DIM, GROUND = "#e8e6e1", "#8b909c", "#14161b"
+VERDICTS = {True: ("  ✓", "#6cc46c"), False: ("  ✗", "#e06c60")}
+"""What stands behind a text that ends with the true answer, or with another one."""
 
 Piece = tuple[str, str]
 """A text and its colour."""
@@ -78,11 +84,22 @@ def draw_lines(pieces: Sequence[Piece], y: int) -> str:
     return "".join(rows)
 
 
-def draw_svg(titles: Sequence[str], films: Sequence[list[list[Piece]]]) -> str:
-    """Films one below the other, each as many frames as the longest."""
+def find_answer() -> str:
+    """What the corpus of the shipped pair says of the person."""
+    (family,) = parse_families(["reversal-mdm"])
+    recipe = family.read_shipped_recipe()
+    corpus = make_reversal_corpus(recipe["facts"], recipe["seed"])
+    return next(
+        fact.object for facts in corpus.splits.values() for fact in facts if fact.subject == SUBJECT
+    )
+
+
+def draw_svg(titles: Sequence[str], films: Sequence[list[list[Piece]]], answer: str) -> str:
+    """Films one below the other, each as many frames as the longest, above the true answer."""
     count = max(map(len, films))
     heights = [LINE * (1 + max(len(wrap(frame)) for frame in film)) + 18 for film in films]
-    total = 62 + sum(heights)
+    truth = [(f"{word} ", GIVEN) for word in f"true answer: {answer}".split()]
+    total = 74 + sum(heights) + LINE * len(wrap(truth))
     length = SECONDS * (count - 1) + REST
     # Every frame is there for its share of the time; without motion, the last one.
     groups, rules = [], []
@@ -94,6 +111,7 @@ def draw_svg(titles: Sequence[str], films: Sequence[list[list[Piece]]]) -> str:
             body += draw_lines(frame, y + LINE)
             y += height
         body += f'<text x="{LEFT}" y="{total - 14}" fill="{DIM}">step {number}</text>'
+        body += draw_lines(truth, y)
         groups.append(f'<g class="f" id="f{number}">{body}</g>')
         begin = 100 * SECONDS * number / length
         stop = 100 * SECONDS * (number + 1) / length if number < count - 1 else 100
@@ -130,15 +148,17 @@ def main() -> None:
     assert isinstance(figure, Figure)
     draw_figure(figure, folder, "recall", is_paper=False)
     out = folder / "unmasking.svg"
-    films, titles = [], []
+    films, titles, answer = [], [], find_answer()
     for name, kind in (("reversal-mdm", "diffusion"), ("reversal-ar", "autoregressive")):
         model = unmask.load(name, device="cpu")
         has_masks = model.paradigm.has_mask
         guidance = GUIDANCE if has_masks else 0.0
         drawn = unmask.sample(model, PROMPT, steps=STEPS, guidance=guidance, length=40, guesses=1)
-        films.append(list(list_frames(drawn, require_tokenizer(model), has_masks)))
+        frames = list(list_frames(drawn, require_tokenizer(model), has_masks))
+        frames[-1].append(VERDICTS[is_contained(drawn.texts[0], answer)])
+        films.append(frames)
         titles.append(f"$ unmask sample {name}   ({kind})")
-    out.write_text(draw_svg(titles, films), encoding="utf-8")
+    out.write_text(draw_svg(titles, films, answer), encoding="utf-8")
     print(f"{out}: {out.stat().st_size / 1000:.0f} kB")
 
 
