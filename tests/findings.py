@@ -1,4 +1,4 @@
-"""What docs/findings.md, docs/limits.md and README say, and the pages that they say it of."""
+"""What README, docs/findings.md, details.md and limits.md say, and the pages they say it of."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
+DETAILS = (ROOT / "docs" / "details.md").read_text("utf-8")
 LIMITS = (ROOT / "docs" / "limits.md").read_text("utf-8")
 RESULTS = ROOT / "docs" / "results"
 TABLES = RESULTS / "tables"
@@ -16,9 +17,9 @@ def read_page(name: str) -> str:
 
 
 def read_numbers(pattern: str) -> list[float]:
-    """The numbers of a sentence of docs/findings.md, wherever its lines break."""
+    """The numbers of a sentence of docs/details.md, wherever its lines break."""
     return [
-        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(FINDINGS.split())).groups()
+        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(DETAILS.split())).groups()
     ]
 
 

@@ -1,11 +1,13 @@
-"""docs/findings.md and the sentences of README hold what pages and tables say."""
+"""README, docs/findings.md and docs/details.md hold what pages and tables say."""
 
 import csv
 import re
+from collections.abc import Iterable
 
 import pytest
 
 from tests.findings import (
+    DETAILS,
     FINDINGS,
     LIMITS,
     README,
@@ -18,10 +20,56 @@ from tests.findings import (
 )
 from unmask.measures.runner import read_result
 
+INTERVAL = re.compile(
+    r"([−+]?[\d.]+)(?: %| points| nats per token)? \[([−+]?[\d.]+), ([−+]?[\d.]+)\]"
+)
+"""A value with its ends."""
+
+
+def read_intervals(text: str) -> list[tuple[float, ...]]:
+    plain = " ".join(text.split())
+    return [tuple(float(end.replace("−", "-")) for end in ends) for ends in INTERVAL.findall(plain)]
+
+
+def list_measured(names: Iterable[str]) -> set[tuple[float, ...]]:
+    """All intervals of some pages and of the tables beside them, also as rounder numbers."""
+    found = set()
+    for name in names:
+        found.update(read_intervals(read_page(f"{name}.md")))
+        for table in (RESULTS / name).glob("*.csv"):
+            with table.open(encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    for key in (key for key in row if f"{key}, low" in row and row[key]):
+                        ends = [float(row[key + end]) for end in ("", ", low", ", high")]
+                        found.update([tuple(ends), tuple(100 * end for end in ends)])
+    return found | {
+        tuple(round(end, digits) for end in ends) for ends in found for digits in (0, 1, 2)
+    }
+
+
+def test_findings_hold_what_their_pages_say():
+    """Each number with an interval stands on a page that its own question links."""
+    questions = FINDINGS.split("\n## ")[1:]
+    assert len(questions) == 6 and len(read_intervals(FINDINGS)) <= 90
+    for question in questions:
+        pages = set(re.findall(r"\(results/([\w-]+)\.md\)", question))
+        stated = read_intervals(question)
+        assert len(stated) > 5 and set(stated) <= list_measured(pages), question.partition("\n")[0]
+        (rows,) = re.findall(r"(?:^\|.*\n)+", question, re.MULTILINE)
+        assert rows.count("\n") - 2 <= 6, "a table that is too long"
+        for word in ("How we know", "What would change our mind", "Models behind it"):
+            assert f"- **{word}.**" in question
+
+
+def test_readme_says_what_the_findings_say():
+    stated = read_intervals(README)
+    said = read_intervals(FINDINGS)
+    assert 4 <= len(stated) <= 8 and set(stated) <= {*said, *round_all(said)}
+
 
 def test_table_is_what_was_measured():
     written = read_page("recall.md").splitlines()
-    rows = [line for line in FINDINGS.splitlines() if re.match(r"\| (\*?32\*?|–) \|", line)]
+    rows = [line for line in DETAILS.splitlines() if re.match(r"\| (\*?32\*?|–) \|", line)]
     assert len(rows) == 6
     assert set(rows) <= set(written)
 
@@ -35,29 +83,13 @@ def test_shipped_table_is_what_was_measured():
     measured = {
         cells[1]: dict(zip(page[at], cells, strict=True)) for cells in page[at + 2 : at + 4]
     }
-    lines = [read_cells(line) for line in FINDINGS.splitlines()]
+    lines = [read_cells(line) for line in DETAILS.splitlines()]
     (ways,) = (cells[2:] for cells in lines if cells[:2] == ["model", "phrasing"])
     rows = [cells for cells in lines if cells[:1] in (["reversal-mdm"], ["reversal-ar"])]
     assert len(rows) == 4
     for model, phrasing, *shares in rows:
         suffix = ", far phrasing" if phrasing == "far" else ""
         assert shares == [measured[model][way + suffix] for way in ways]
-
-
-def test_the_sentence_is_what_the_table_says():
-    share, text = r"([\d.]+)(?: %)? (\[[\d., ]+\])", " ".join(README.split())
-    stated = re.search(
-        rf"answers {share} of the questions about them and its twin, which read the same text, "
-        rf"{share}; "
-        rf"asked for a description, {share} and {share}",
-        text,
-    ).groups()
-    rows = {line.split("|")[2].strip(): line.split("|")[3:] for line in FINDINGS.splitlines()
-            if line.startswith(("| 32 |", "| – |"))}  # fmt: skip
-    shares = {model: [cell.strip() for cell in cells[:2]] for model, cells in rows.items()}
-    listed = [" ".join(stated[i : i + 2]) for i in range(0, 8, 2)]
-    models = ("mdm, guidance 0.8", "ar")
-    assert listed == [shares[model][column] for column in (0, 1) for model in models]
 
 
 def test_the_twin_is_ahead_by_what_was_measured():
@@ -126,22 +158,18 @@ def list_shares(page: str) -> set[str]:
 @pytest.mark.parametrize(
     ("text", "beginning", "end", "page"),
     [
-        (FINDINGS, "In the shipped one, read", "at any layer", "symmetry"),
+        (DETAILS, "In the shipped one, read", "at any layer", "symmetry"),
         (
-            FINDINGS,
+            DETAILS,
             "In the pretrained diffusion model it is",
             "In the shipped",
             "symmetry-berglund",
         ),
-        (FINDINGS, "Keys and values add little", "each the best", "symmetry-berglund"),
-        (FINDINGS, "**An edit does not carry over", "**In the pretrained", "editing-shipped"),
-        (FINDINGS, "**In the pretrained pair the twin's edits", "## What", "editing"),
-        (FINDINGS, "It is not absent there", "**A probe", "factorial"),
+        (DETAILS, "Keys and values add little", "each the best", "symmetry-berglund"),
+        (DETAILS, "**An edit does not carry over", "**In the pretrained", "editing-shipped"),
+        (DETAILS, "**In the pretrained pair the twin's edits", "## What", "editing"),
+        (DETAILS, "It is not absent there", "**A probe", "factorial"),
         (LIMITS, "In S-shown and S-no-loss", "And S-alone", "factorial"),
-        (README, "**Attention or objective?**", "How a diffusion", "factorial"),
-        (README, "How a diffusion model does it", "A name's", "symmetry-berglund"),
-        (README, "A statement that the shipped", "In the pretrained twin", "editing-shipped"),
-        (README, "In the pretrained twin edits take", "docs/findings.md", "editing"),
     ],
 )
 def test_shares_stand_on_the_pages(text, beginning, end, page):
@@ -164,23 +192,11 @@ def test_costs_at_text_scale_stand_on_the_pages():
     little = ("data-constrained", "data-constrained-small")
     names = ("families", "ablations", "quality", "mending", *little)
     pages = "".join(read_page(f"{name}.md") for name in names)
-    stated = read(FINDINGS.partition("## At text scale")[2])
-    short = read(README.partition("**At text scale**")[2].partition("\n\n")[0])
-    assert len(stated) > 20 and len(short) == 5 and short <= stated <= read(pages)
+    stated = read(DETAILS.partition("## At text scale")[2])
+    assert len(stated) > 20 and stated <= read(pages)
     rows = read_rows(pages, "| masked | remask unlikely | 0.05")
     found = sorted(float(cells[4].split()[0]) for cells in rows)
     assert read_numbers(r"of 5 % errors, (\S+) \[.*?\] to (\S+)") == [found[0], found[-1]]
-
-
-def test_the_short_version_has_the_bounds_of_the_table():
-    rows = read_rows(read_page("families.md").partition("## ")[0], "| ")[2:]
-    bounds = {cells[0]: cells[5].split()[0] for cells in rows}
-    masked = [f"{float(bounds[f'masked, {name} schedule']):.2f}" for name in ("cubic", "cosine")]
-    others = [float(bound) for family, bound in bounds.items()
-              if not family.startswith(("masked", "causal"))]  # fmt: skip
-    short = " ".join(README.partition("**At text scale**")[2].split())
-    assert f"upper bounds of {masked[0]} and {masked[1]}, of hybrid" in short
-    assert f"gaussian noise {min(others):.2f} to {max(others):.2f}" in short
 
 
 def test_one_network_has_one_bound_under_every_schedule():

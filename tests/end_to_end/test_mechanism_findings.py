@@ -1,4 +1,4 @@
-"""What docs/findings.md and README say of the pretrained pair is on pages and in tables."""
+"""What docs/details.md says of the pretrained pair is on pages and in tables."""
 
 import re
 from collections import defaultdict
@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t
 
-from tests.findings import FINDINGS, README, TABLES, read_numbers, read_page, read_rows
+from tests.findings import DETAILS, TABLES, read_numbers, read_page, read_rows
 from unmask.measures.runner import read_result
 
 TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
@@ -18,10 +18,9 @@ TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+),
 @pytest.mark.parametrize(
     ("text", "beginning", "end", "pages"),
     [
-        (FINDINGS, "**In the pretrained diffusion model a name", "**Recall", ["mechanism"]),
-        (FINDINGS, "**Recall in reverse does not need", "## Edits", ["embeddings"]),
-        (FINDINGS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
-        (README, "A name's states, put", "A statement", ["mechanism", "embeddings", "knockout"]),
+        (DETAILS, "**In the pretrained diffusion model a name", "**Recall", ["mechanism"]),
+        (DETAILS, "**Recall in reverse does not need", "## Edits", ["embeddings"]),
+        (DETAILS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
     ],
 )
 def test_intervals_stand_on_the_pages(text, beginning, end, pages):
@@ -38,7 +37,7 @@ def test_what_descriptions_cost_is_what_the_table_says():
     stated = re.search(
         rf"costs {number} more than a name in the diffusion model, {number} in the twin; "
         rf"alone, .*?, {number} and {number}: harder where",
-        " ".join(FINDINGS.split()),
+        " ".join(DETAILS.split()),
     ).groups()
     page = read_page("costs.md")
     for model, cost, interval in zip(("mdm", "ar"), stated[:4:2], stated[1:4:2], strict=True):

@@ -1,4 +1,4 @@
-"""README holds what it says: Python, commands, the moving picture."""
+"""README and the list of verbs hold what they say: Python, commands, the moving picture."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from unmask.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+VERBS = (ROOT / "docs" / "verbs" / "README.md").read_text("utf-8")
 
 SMALLER = {
     "data make reversal": "--facts 2",
@@ -39,7 +40,7 @@ SMALLER = {
     "cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",
 }
-"""What makes a command of the README short."""
+"""What makes a command of the list short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths"}
 """Run by `make prove`."""
@@ -50,7 +51,7 @@ SERVED = {"explore"}
 
 
 def read_commands() -> list[list[str]]:
-    (block,) = re.findall(r"```\n(unmask study .*?)```", README, re.DOTALL)
+    (block,) = re.findall(r"```\n(unmask study .*?)```", VERBS, re.DOTALL)
     return [shlex.split(re.split(r" {2,}", line)[0])[1:] for line in block.splitlines()]
 
 
@@ -90,11 +91,18 @@ def test_long_commands(folder):
     assert (folder / "runs" / "study" / "page.html").is_file()
 
 
-def test_three_lines(capsys):
+def test_its_python(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})
-    assert "Renzo Calverinth" in capsys.readouterr().out
-    assert "Renzo Calverinth" not in code
+    written, shape, patched = capsys.readouterr().out.splitlines()
+    assert "Renzo Calverinth" in written and "Renzo Calverinth" not in code
+    assert shape.startswith("torch.Size([1, ") and "Renzo" not in patched
+
+
+def test_it_is_short():
+    """One screen to know what it is, two to begin."""
+    assert len(README.splitlines()) <= 120
+    assert README.index("pip install") < README.index("%")
 
 
 def test_the_moving_picture_is_small_and_needs_nothing_else():
