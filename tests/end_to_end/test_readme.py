@@ -99,6 +99,15 @@ def test_its_python(capsys):
     assert shape.startswith("torch.Size([1, ") and "Renzo" not in patched
 
 
+def test_the_primers_python(capsys):
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "primer.md").read_text(), re.DOTALL
+    )
+    exec(compile("\n".join(blocks), "primer.md", "exec"), {})
+    first, *_, last = re.findall(r"^We sat down .*", capsys.readouterr().out, re.MULTILINE)
+    assert "[MASK]" in first and "[MASK]" not in last
+
+
 def test_it_is_short():
     """One screen to know what it is, two to begin."""
     assert len(README.splitlines()) <= 120
