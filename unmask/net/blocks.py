@@ -73,14 +73,9 @@ class Attention(nn.Module):
         return queries, keys, values
 
     def mix(
-        self,
-        queries: Float[Tensor, "B n H d"],
-        keys: Float[Tensor, "B N h d"],
-        values: Float[Tensor, "B N h d"],
-        mask: Tensor | None = None,
-        is_causal: bool = False,
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Float[Tensor, "B n H d"]:
-        """Each head's mixture of values."""
+        """`Block.attend`."""
         if mask is None and fuses(queries) and self._is_short(queries, keys, values):
             from unmask.net import kernels
 
@@ -96,11 +91,7 @@ class Attention(nn.Module):
         return z.transpose(1, 2)
 
     def weigh(
-        self,
-        queries: Float[Tensor, "B n H d"],
-        keys: Float[Tensor, "B N h d"],
-        mask: Tensor | None = None,
-        is_causal: bool = False,
+        self, queries: Tensor, keys: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Float[Tensor, "B H n N"]:
         """Each head's weights, in the dtype of the queries: what `mix` uses and does not keep."""
         shared = keys.repeat_interleave(self.heads // self.kv, dim=2)
