@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
@@ -53,7 +53,9 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
             "are adapted, to masked ones; change kind or start.model."
         )
     with_mask = add_mask(tokenizer)
-    net = open_network(start.net, max(start.net.config.vocab_size, with_mask.vocab_size))
+    net = widen_network(
+        start.net, max(start.net.config.vocab_size, with_mask.vocab_size), causal=False
+    )
     more = (recipe.start.shift, recipe.noise, start.blueprint.noises_beginning)
     blueprint = Blueprint(net.config, "masked", with_mask.mask_id, *more)
     return Model("trained", net, blueprint, with_mask)
@@ -67,11 +69,6 @@ def add_mask(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer(tokenizer.backend, *ids, begin_id=tokenizer.begin_id)
 
 
-def open_network(net: Transformer, vocab_size: int) -> Transformer:
-    """The network with open attention, and rows for a mask."""
-    return widen_network(net, vocab_size, causal=False)
-
-
 @torch.no_grad()
 def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transformer:
     """The network with more rows of the embedding, which are the mean of the others.
@@ -81,18 +78,13 @@ def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transforme
     config = net.config
     rows = vocab_size if config.tied else config.logit_rows
     wider = replace(config, causal=causal, vocab_size=vocab_size, num_logits=rows)
-    with torch.device("meta"):
-        opened = Transformer(wider, seed=None)
     weights = dict(net.state_dict())
     table = weights["embedding.weight"]
-    more = vocab_size - len(table)
-    if more:
+    if more := vocab_size - len(table):
         weights["embedding.weight"] = torch.cat((table, table.mean(0).expand(more, -1)))
         if config.tied:
             weights["head.weight"] = weights["embedding.weight"]
-    opened.load_state_dict({k: nn.Parameter(v.clone()) for k, v in weights.items()}, assign=True)
-    opened.tie_head()
-    return opened
+    return Transformer.of_weights(wider, {name: x.clone() for name, x in weights.items()})
 
 
 @torch.no_grad()
@@ -104,11 +96,10 @@ def untie_head(model: Model) -> Model:
             f"start.untie gives a tied head weights of its own; that of {model.name} has its own "
             "already: leave it out."
         )
-    with torch.device("meta"):
-        net = Transformer(replace(config, tied=False, num_logits=config.logit_rows), seed=None)
+    config = replace(config, tied=False, num_logits=config.logit_rows)
     weights = model.net.state_dict() | {"head.weight": model.net.embedding.weight}
-    net.load_state_dict({k: nn.Parameter(v.clone()) for k, v in weights.items()}, assign=True)
-    return replace(model, net=net, blueprint=replace(model.blueprint, config=net.config))
+    net = Transformer.of_weights(config, {name: x.clone() for name, x in weights.items()})
+    return replace(model, net=net, blueprint=replace(model.blueprint, config=config))
 
 
 def open_attention(step: int, length: int, recipe: Recipe) -> Bool[Tensor, "L L"] | None:

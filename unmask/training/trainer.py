@@ -228,15 +228,8 @@ class Trainer:
         weights = {name: full_tensor(x) for name, x in self.net.state_dict().items()}
         if self.job.recipe.start.lora_rank is not None:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
-        with torch.device("meta"):
-            plain = Transformer(self.net.config, seed=None)
-        held = {
-            name: nn.Parameter(weight.detach().to("cpu", copy=True))
-            for name, weight in weights.items()
-        }
-        plain.load_state_dict(held, assign=True)
-        plain.tie_head()
-        return plain.eval()
+        held = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
+        return Transformer.of_weights(self.net.config, held).eval()
 
 
 def plan_steps(job: TrainingJob) -> int | None:

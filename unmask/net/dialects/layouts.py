@@ -53,13 +53,13 @@ class Layout:
         return Blueprint(config, self.kind, find_mask(source) if is_masked else None, self.shift)
 
     def write(self, blueprint: Blueprint) -> dict[str, Any]:
-        settings = {"architectures": [self.architecture], "model_type": self.model_type}
-        settings |= self.table.write(blueprint.config)
+        settings: dict[str, Any] = {"architectures": [self.architecture]}
+        settings |= {"model_type": self.model_type} | self.table.write(blueprint.config)
         if self.has_rotary:
             settings |= write_rotary(blueprint.config)
         if self.kind == "masked":
             settings["mask_token_id"] = blueprint.mask_id
-        return settings | self.add(blueprint)
+        return settings | dict(self.add(blueprint))
 
     def make_dialect(
         self,

@@ -15,7 +15,8 @@ from unmask.net.dialects.dialect import TensorMap
 Table = Mapping[str, str | tuple[str, str, str]]
 """Their names by ours, of modules or of single tensors; three where they keep the rows of
 `attn.qkv` apart."""
-Turn = Callable[[Tensor, NetConfig], Tensor]
+Turn = Callable[..., Tensor]
+"""Of a tensor, and the network's settings as `config`."""
 
 
 @dataclass(frozen=True)
