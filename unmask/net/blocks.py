@@ -253,34 +253,22 @@ class Block(nn.Module):
         return self.mlp(tap("mlp_in", self.mlp_norm(x)))
 
     @at_weights
-    def enter_mlp(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
-    ) -> tuple[Float[Tensor, "*n F"], Float[Tensor, "*n D"]]:
-        """The MLP's inner activation, and the stream that it adds to, once attention is done.
-
-        `mlp_key` of `after_attention`, where nobody looks between them by a kernel that does both.
-        """
-        is_plain = type(self).after_attention is Block.after_attention
-        if tap is untouched and is_plain and type(self).mlp_key is Block.mlp_key:
-            both = add_and_norm(x, attn, self.mlp_norm)
-            if both is not None:
-                return self.mlp(both[1]), both[0]
-        reads, stream = self.after_attention(x, attn)
-        return self.mlp_key(reads, tap), stream
-
-    @at_weights
     def run_mlp(
         self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
     ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
         """What the MLP adds, and the stream that it adds to, once attention is done.
 
-        `mlp_out` of `enter_mlp`, or what `through_mlp` makes of `after_attention`.
+        What `through_mlp` makes of `after_attention`, where nobody looks between them by a kernel
+        that does both.
         """
-        if isinstance(self.mlp, Experts):
-            reads, stream = self.after_attention(x, attn)
-            return self.through_mlp(reads, tap), stream
-        key, stream = self.enter_mlp(x, attn, tap)
-        return self.mlp_out(tap("mlp_key", key)), stream
+        own = type(self)
+        is_plain = own.after_attention is Block.after_attention and own.mlp_key is Block.mlp_key
+        if tap is untouched and is_plain and not isinstance(self.mlp, Experts):
+            both = add_and_norm(x, attn, self.mlp_norm)
+            if both is not None:
+                return self.mlp_out(self.mlp(both[1])), both[0]
+        reads, stream = self.after_attention(x, attn)
+        return self.through_mlp(reads, tap), stream
 
     @at_weights
     def through_mlp(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n D"]:

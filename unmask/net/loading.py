@@ -129,7 +129,7 @@ def inspect(
 
 
 def _look_into(path: Path, given: Given) -> tuple[Blueprint, Dialect, Checkpoint]:
-    checkpoint = open_checkpoint(path, given.mask, given.kind)
+    checkpoint = open_checkpoint(path, given.mask)
     if not checkpoint.weights.shapes:
         raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)

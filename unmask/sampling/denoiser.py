@@ -119,9 +119,7 @@ class ExactCacheDenoiser(Denoiser):
     exactly. With many small steps a row runs at most once per token (MDLM's cache).
     """
 
-    def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
-        super().__init__(model, canvas, forbidden)
-        self._seen: tuple[Tokens, float, Predictions] | None = None
+    _seen: tuple[Tokens, float, Predictions] | None = None
 
     def predict(
         self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0

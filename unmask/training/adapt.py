@@ -53,9 +53,7 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
             "are adapted, to masked ones; change kind or start.model."
         )
     with_mask = add_mask(tokenizer)
-    net = widen_network(
-        start.net, max(start.net.config.vocab_size, with_mask.vocab_size), causal=False
-    )
+    net = open_network(start.net, max(start.net.config.vocab_size, with_mask.vocab_size))
     more = (recipe.start.shift, recipe.noise, start.blueprint.noises_beginning)
     blueprint = Blueprint(net.config, "masked", with_mask.mask_id, *more)
     return Model("trained", net, blueprint, with_mask)
@@ -67,6 +65,11 @@ def add_mask(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     ids = tokenizer.vocab_size, tokenizer.pad_id, tokenizer.end_id
     return Tokenizer(tokenizer.backend, *ids, begin_id=tokenizer.begin_id)
+
+
+def open_network(net: Transformer, vocab_size: int) -> Transformer:
+    """The network with open attention, and rows for a mask."""
+    return widen_network(net, vocab_size, causal=False)
 
 
 @torch.no_grad()

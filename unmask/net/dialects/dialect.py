@@ -45,8 +45,6 @@ class Source:
     """Where its tokenizer may be."""
     mask: int | None = None
     """The mask id that the user gave."""
-    kind: str | None = None
-    """What the user says that it is."""
 
 
 def _same(tensor: Tensor) -> Tensor:
