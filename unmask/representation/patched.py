@@ -23,7 +23,7 @@ from unmask.evaluation.chain import log_softmax
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.representation.prompts import PromptRow, map_rows, stack_rows
+from unmask.representation.prompts import PromptRow, map_rows, pad_canvas, stack_rows
 
 StateChange = Callable[[Float[Tensor, "R L D"], Int[Tensor, "R"]], Float[Tensor, "R L D"]]
 """From the stream and the number of each row's prompt to the stream that goes on."""
@@ -146,11 +146,6 @@ def choose_canvas(
             "longer context."
         )
     return length if model.paradigm.sees_later else None
-
-
-def pad_canvas(model: Model, tokens: list[int], canvas: int | None) -> list[int]:
-    """The tokens as a model is given them: masks fill a masked model's canvas up."""
-    return tokens if canvas is None else tokens + [model.require_mask()] * (canvas - len(tokens))
 
 
 def collect_subjects(

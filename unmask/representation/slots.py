@@ -24,7 +24,8 @@ from jaxtyping import Float
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.net.model import Model
-from unmask.representation.patched import choose_canvas, lay_out_prompt, pad_canvas, read_spans
+from unmask.representation.patched import choose_canvas, lay_out_prompt, read_spans
+from unmask.representation.prompts import pad_canvas
 
 FOLDS = 5
 CONTRASTS = ("unrelated", "phrasing")

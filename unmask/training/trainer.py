@@ -48,7 +48,7 @@ class Trainer:
             self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
         self.guard = Guard(recipe.guards, job.world.device, recipe.optimiser.clip)
         self.order = RowOrder(job.examples.num_rows, recipe.batch.rows, recipe.seed)
-        self.progress = Progress(total=plan_steps(job))
+        self.progress = Progress(total=recipe.steps)
         self.norm = torch.zeros((), device=job.world.device)
         self._losses = torch.zeros((), device=job.world.device)
         self._counted = torch.zeros((), dtype=torch.long, device=job.world.device)
@@ -230,11 +230,3 @@ class Trainer:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
         held = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
         return Transformer.of_weights(self.net.config, held).eval()
-
-
-def plan_steps(job: TrainingJob) -> int | None:
-    """How many steps the budget allows; None for minutes, until the speed is known."""
-    budget, batch = job.recipe.budget, job.recipe.batch
-    if budget.tokens is not None:
-        return max(1, budget.tokens // (batch.rows * job.recipe.input_length))
-    return budget.steps
