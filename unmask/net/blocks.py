@@ -25,9 +25,9 @@ Key = Float[Tensor, "*n F"]
 """The MLP's inner activation."""
 Projected = tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]
 """Queries, keys and values."""
-Queries, Keys = Float[Tensor, "B n H d"], Float[Tensor, "B N h d"]
-"""Those of a whole pass; of the keys, and of the values that stand beside them, there may be more:
-those of a cache."""
+Queries = Float[Tensor, "B n H d"]
+Keys = Float[Tensor, "B N h d"]
+"""Keys or values of all that a pass sees: with a cache more than the queries are."""
 
 
 class Head(Linear):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unmask.base.config import SettingsError, build
@@ -61,27 +61,21 @@ class Layout:
             settings["mask_token_id"] = blueprint.mask_id
         return settings | dict(self.add(blueprint))
 
-    def make_dialect(
-        self,
-        name: str,
-        about: str,
-        tied_head: str | None = "lm_head.weight",
-        ignored: tuple[str, ...] = ("rotary_emb.inv_freq",),
-        token_fields: tuple[str, ...] = TOKEN_FIELDS,
-        **more: Any,
-    ) -> Dialect:
-        """The dialect; `more` are fields of `Dialect` that differ."""
-        given: dict[str, Any] = {
-            "recognise": self.recognise,
-            "read": self.read,
-            "write": self.write,
-            "map_tensors": self.names.map_tensors,
-            "needs_mask": self.kind == "masked",
-            "tied_head": tied_head,
-            "ignored": ignored,
-            "token_fields": token_fields,
-        }
-        return Dialect(name, about, **given | more)
+    def make_dialect(self, name: str, about: str, **more: Any) -> Dialect:
+        """The dialect; `more` are its fields that differ from those of Llama's kin."""
+        dialect = Dialect(
+            name,
+            about,
+            self.recognise,
+            self.read,
+            self.names.map_tensors,
+            self.write,
+            ignored=("rotary_emb.inv_freq",),
+            tied_head="lm_head.weight",
+            token_fields=TOKEN_FIELDS,
+            needs_mask=self.kind == "masked",
+        )
+        return replace(dialect, **more)
 
 
 def read_rotary(config: Mapping[str, Any], label: str) -> dict[str, Any]:
