@@ -46,14 +46,10 @@ class Evaluation:
 
     def to_record(self) -> dict[str, Any]:
         """What the results' `config` says of it."""
-        return {
+        return vars(self) | {
             "tasks": list(self.tasks),
             "include": None if self.include is None else str(self.include),
-            "limit": self.limit,
-            "fewshot": self.fewshot,
-            "chat": self.chat,
             "generation": dict(self.generation or {}),
-            "seed": self.seed,
         }
 
 

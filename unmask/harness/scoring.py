@@ -140,7 +140,8 @@ class RequestScorer:
             hidden, weight = np.triu(np.ones((n, n), dtype=bool)), np.ones(n)
             read, inverse = np.eye(n, dtype=bool), np.arange(n)
         else:
-            draws, weight = _draw(self.settings, request.seed, start, n)
+            chosen = (self.settings.likelihood, self.settings.strata, self.settings.repeats)
+            draws, weight = _draw(*chosen, request.seed, start, n)
             hidden, inverse = np.unique(draws, axis=0, return_inverse=True)
             read = hidden
         numbers = []
@@ -285,17 +286,11 @@ class RequestScorer:
         return self.model.logits(tokens, real, at, t, number=number)
 
 
-def _draw(
-    settings: HarnessSettings, seed: int, start: int, n: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which of the n tokens after the first `start` each draw hides, and its weight."""
-    return _draw_once(settings.likelihood, settings.strata, settings.repeats, seed, start, n)
-
-
 @lru_cache(maxsize=64)  # requests of one context follow each other
-def _draw_once(
+def _draw(
     method: str, strata: int, repeats: int, seed: int, start: int, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the n tokens after the first `start` each draw hides, and its weight."""
     assert method in ("exact_k", "bernoulli")
     unknown = torch.arange(start + n) >= start
     hidden, weight = draw_masks(method, unknown, strata, repeats, seed, LinearSchedule())

@@ -20,6 +20,15 @@ from unmask.net.rotary import rotate
 from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
 
+Stream = Float[Tensor, "*n D"]
+Key = Float[Tensor, "*n F"]
+"""The MLP's inner activation."""
+Projected = tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]
+"""Queries, keys and values."""
+Queries = Float[Tensor, "B n H d"]
+Keys = Float[Tensor, "B N h d"]
+"""Keys or values of all that a pass sees: with a cache more than the queries are."""
+
 
 class Head(Linear):
     """Logits of the stream.
@@ -29,7 +38,7 @@ class Head(Linear):
     product.
     """
 
-    def forward(self, input: Float[Tensor, "*n D"]) -> Float[Tensor, "*n V"]:
+    def forward(self, input: Stream) -> Float[Tensor, "*n V"]:
         rows, spare = len(self.weight), -len(self.weight) % 8
         if not spare or input.element_size() != 2 or not fuses(input, self.weight):
             return super().forward(input)
@@ -58,9 +67,7 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
             self.k_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
 
-    def project(
-        self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
-    ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
+    def project(self, x: Stream, cos: Tensor | None, sin: Tensor | None) -> Projected:
         """Queries, keys and values of the normalised stream, turned by their positions' angles."""
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         queries_keys, values = qkv.split((self.heads + self.kv, self.kv), dim=-2)
@@ -73,14 +80,9 @@ class Attention(nn.Module):
         return queries, keys, values
 
     def mix(
-        self,
-        queries: Float[Tensor, "B n H d"],
-        keys: Float[Tensor, "B N h d"],
-        values: Float[Tensor, "B N h d"],
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Float[Tensor, "B n H d"]:
-        """Each head's mixture of values."""
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Queries:
+        """`Block.attend`."""
         if mask is None and fuses(queries) and self._is_short(queries, keys, values):
             from unmask.net import kernels
 
@@ -96,11 +98,7 @@ class Attention(nn.Module):
         return z.transpose(1, 2)
 
     def weigh(
-        self,
-        queries: Float[Tensor, "B n H d"],
-        keys: Float[Tensor, "B N h d"],
-        mask: Tensor | None = None,
-        is_causal: bool = False,
+        self, queries: Tensor, keys: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Float[Tensor, "B H n N"]:
         """Each head's weights, in the dtype of the queries: what `mix` uses and does not keep."""
         shared = keys.repeat_interleave(self.heads // self.kv, dim=2)
@@ -111,9 +109,7 @@ class Attention(nn.Module):
             scores = scores.masked_fill(~mask, -torch.inf)
         return scores.softmax(-1).to(queries.dtype)
 
-    def mix_by(
-        self, pattern: Float[Tensor, "B H n N"], values: Float[Tensor, "B N h d"]
-    ) -> Float[Tensor, "B n H d"]:
+    def mix_by(self, pattern: Float[Tensor, "B H n N"], values: Keys) -> Queries:
         """Each head's mixture of values by weights that were given."""
         shared = values.repeat_interleave(self.heads // self.kv, dim=2)
         return torch.einsum("bhnm,bmhd->bnhd", pattern, shared)
@@ -130,7 +126,7 @@ class Attention(nn.Module):
         cache: Cache | Snapshot,
         keys: Float[Tensor, "B n h d"],
         values: Float[Tensor, "B n h d"],
-    ) -> tuple[Float[Tensor, "B N h d"], Float[Tensor, "B N h d"]]:
+    ) -> tuple[Keys, Keys]:
         """All keys and values that the cache holds of this layer, the new ones among them."""
         new = (x.transpose(1, 2).to(cache.keys.device) for x in (keys, values))
         keys, values = (
@@ -196,7 +192,7 @@ class Block(nn.Module):
 
     def _attend_tapped(
         self, queries: Tensor, keys: Tensor, values: Tensor, view: View, tap: Tap
-    ) -> Float[Tensor, "B n H d"]:
+    ) -> Queries:
         """Each head's mixture of values, by the pattern that a patch left where one changed it."""
         if not is_wanted(tap, "attn_pattern"):
             return self.attend(queries, keys, values, view.mask, view.is_causal)
@@ -217,82 +213,60 @@ class Block(nn.Module):
         return z.detach() + (mixed - mixed.detach())
 
     def weigh(
-        self,
-        queries: Float[Tensor, "B n H d"],
-        keys: Float[Tensor, "B N h d"],
-        mask: Tensor | None = None,
-        is_causal: bool = False,
+        self, queries: Queries, keys: Keys, mask: Tensor | None = None, is_causal: bool = False
     ) -> Float[Tensor, "B H n N"]:
         """How much each position takes of each other, which `attend` itself does not keep."""
         return self.attn.weigh(queries, keys, mask, is_causal)
 
     @at_weights
-    def read(
-        self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
-    ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
+    def read(self, x: Stream, cos: Tensor | None, sin: Tensor | None) -> Projected:
         """Queries, keys and values of the stream; the angles are those of its positions."""
         return self.attn.project(self.attn_norm(x), cos, sin)
 
     def attend(
         self,
-        queries: Float[Tensor, "B n H d"],
-        keys: Float[Tensor, "B N h d"],
-        values: Float[Tensor, "B N h d"],
+        queries: Queries,
+        keys: Keys,
+        values: Keys,
         mask: Tensor | None = None,
         is_causal: bool = False,
-    ) -> Float[Tensor, "B n H d"]:
+    ) -> Queries:
         """Each head's mixture of values."""
         return self.attn.mix(queries, keys, values, mask, is_causal)
 
     @at_weights
-    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Float[Tensor, "*n D"]:
+    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Stream:
         """What attention adds to the stream."""
         return self.attn.out(z.flatten(-2))
 
-    def after_attention(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
-    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+    def after_attention(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
         """What the MLP reads, and the stream that it adds to."""
         x = x + attn
         return x, x
 
     @at_weights
-    def mlp_key(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n F"]:
+    def mlp_key(self, x: Stream, tap: Tap = untouched) -> Key:
         """The MLP's inner activation, having read `x`."""
         return self.mlp(tap("mlp_in", self.mlp_norm(x)))
 
     @at_weights
-    def enter_mlp(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
-    ) -> tuple[Float[Tensor, "*n F"], Float[Tensor, "*n D"]]:
-        """The MLP's inner activation, and the stream that it adds to, once attention is done.
-
-        `mlp_key` of `after_attention`, where nobody looks between them by a kernel that does both.
-        """
-        is_plain = type(self).after_attention is Block.after_attention
-        if tap is untouched and is_plain and type(self).mlp_key is Block.mlp_key:
-            both = add_and_norm(x, attn, self.mlp_norm)
-            if both is not None:
-                return self.mlp(both[1]), both[0]
-        reads, stream = self.after_attention(x, attn)
-        return self.mlp_key(reads, tap), stream
-
-    @at_weights
-    def run_mlp(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
-    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+    def run_mlp(self, x: Stream, attn: Stream, tap: Tap = untouched) -> tuple[Stream, Stream]:
         """What the MLP adds, and the stream that it adds to, once attention is done.
 
-        `mlp_out` of `enter_mlp`, or what `through_mlp` makes of `after_attention`.
+        What `through_mlp` makes of `after_attention`, where nobody looks between them by a kernel
+        that does both.
         """
-        if isinstance(self.mlp, Experts):
-            reads, stream = self.after_attention(x, attn)
-            return self.through_mlp(reads, tap), stream
-        key, stream = self.enter_mlp(x, attn, tap)
-        return self.mlp_out(tap("mlp_key", key)), stream
+        own = type(self)
+        is_plain = own.after_attention is Block.after_attention and own.mlp_key is Block.mlp_key
+        if tap is untouched and is_plain and not isinstance(self.mlp, Experts):
+            both = add_and_norm(x, attn, self.mlp_norm)
+            if both is not None:
+                return self.mlp_out(self.mlp(both[1])), both[0]
+        reads, stream = self.after_attention(x, attn)
+        return self.through_mlp(reads, tap), stream
 
     @at_weights
-    def through_mlp(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n D"]:
+    def through_mlp(self, x: Stream, tap: Tap = untouched) -> Stream:
         """What the MLP adds, having read `x`: `mlp_out` of `mlp_key`.
 
         Experts go without their wide key where nobody looks at it.
@@ -304,20 +278,16 @@ class Block(nn.Module):
         return self.mlp_out(tap("mlp_key", self.mlp_key(x, tap)))
 
     @at_weights
-    def mlp_out(self, key: Float[Tensor, "*n F"]) -> Float[Tensor, "*n D"]:
+    def mlp_out(self, key: Key) -> Stream:
         """What the MLP adds to the stream."""
         return self.mlp.down(key)
 
-    def after_mlp(
-        self, stream: Float[Tensor, "*n D"], mlp: Float[Tensor, "*n D"]
-    ) -> Float[Tensor, "*n D"]:
+    def after_mlp(self, stream: Stream, mlp: Stream) -> Stream:
         """The stream that leaves the block."""
         return stream + mlp
 
     @at_weights
-    def finish(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
-    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+    def finish(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
         """The stream that leaves the block, and what the MLP added, once attention is done."""
         mlp, stream = self.run_mlp(x, attn)
         return self.after_mlp(stream, mlp), mlp
@@ -329,9 +299,7 @@ class ParallelBlock(Block):
     As in GPT-J and GPT-NeoX (Black et al. 2022, arXiv 2204.06745).
     """
 
-    def after_attention(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
-    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+    def after_attention(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
         """The MLP does not see what attention added, but adds to it."""
         return x, x + attn
 
@@ -343,9 +311,7 @@ class PostNormBlock(Block):
     the embedding), the last layer's is the network's. So streams between layers are sums here, too.
     """
 
-    def after_attention(
-        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
-    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+    def after_attention(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
         """The MLP adds to the stream as it reads it."""
         x = self.attn_norm(x) + attn
         return x, self.mlp_norm(x)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.base.errors import UserError
-from unmask.net.blocks import BLOCKS, Block
+from unmask.net.blocks import BLOCKS, Block, Key, Projected, Stream
 from unmask.net.config import NetConfig
 from unmask.net.layers import Embedding, Linear
 from unmask.net.sites import Tap, untouched
@@ -126,20 +126,18 @@ class ConditionedBlock(Block):
         bound.modulations = self.modulation(require(view.condition))[:, None].chunk(6, dim=-1)
         return Block.run(bound, x, view, tap)
 
-    def read(
-        self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
-    ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
+    def read(self, x: Stream, cos: Tensor | None, sin: Tensor | None) -> Projected:
         shift, scale = require(self.modulations)[:2]
         return self.attn.project(modulate(self.attn_norm(x), shift, scale), cos, sin)
 
-    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Float[Tensor, "*n D"]:
+    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Stream:
         return require(self.modulations)[2] * super().attn_out(z)
 
-    def mlp_key(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n F"]:
+    def mlp_key(self, x: Stream, tap: Tap = untouched) -> Key:
         shift, scale = require(self.modulations)[3:5]
         return self.mlp(tap("mlp_in", modulate(self.mlp_norm(x), shift, scale)))
 
-    def mlp_out(self, key: Float[Tensor, "*n F"]) -> Float[Tensor, "*n D"]:
+    def mlp_out(self, key: Key) -> Stream:
         return require(self.modulations)[5] * super().mlp_out(key)
 
 

@@ -59,7 +59,7 @@ def fold_time(net: Transformer, t: float, label: int | None = None) -> Transform
         fold_norm(f"{prefix}mlp_norm", mlp_shift, mlp_scale)
         gate(f"{prefix}mlp.down", mlp_gate)
     fold_norm("norm", *split("norm.", 2))
-    return _build(plain, own)
+    return Transformer.of_weights(plain, own).requires_grad_(False).eval()
 
 
 @torch.no_grad()
@@ -86,12 +86,4 @@ def unfold_time(net: Transformer, config: NetConfig) -> Transformer:
     with torch.device("meta"):
         time = ConditionInput(config).state_dict()
     own |= {f"time.{name}": weight.new_zeros(empty.shape) for name, empty in time.items()}
-    return _build(config, own)
-
-
-def _build(config: NetConfig, weights: dict[str, Tensor]) -> Transformer:
-    with torch.device("meta"):
-        net = Transformer(config, seed=None)
-    net.load_state_dict(weights, assign=True)
-    net.tie_head()
-    return net.requires_grad_(False).eval()
+    return Transformer.of_weights(config, own).requires_grad_(False).eval()

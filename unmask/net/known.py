@@ -65,6 +65,10 @@ def _know(
     return KnownModel(repo, kind=kind, size=size, licence=licence, dialect=dialect, **more)
 
 
+def _know_smdm(file: str, kind: str = "masked") -> KnownModel:
+    return _know("smdm", "nieshen/SMDM", 1.14, kind=kind, file=file, tokenizer=_SMDM)
+
+
 def _know_mixture(dialect: str, repo: str, size: float, **more: Any) -> KnownModel:
     return _know(dialect, repo, size, _APACHE, has_experts=True, **more)
 
@@ -78,28 +82,9 @@ _GPT2, _BERT = "openai-community/gpt2", "google-bert/bert-base-uncased"
 _APACHE, _MIT, _APPLE = "Apache-2.0", "MIT", "apple-amlr"
 
 KNOWN: dict[str, KnownModel] = {
-    "mdm-1028M": _know(
-        "smdm",
-        "nieshen/SMDM",
-        1.14,
-        file="mdm_safetensors/mdm-1028M-1600e18.safetensors",
-        tokenizer=_SMDM,
-    ),
-    "ar-1028M": _know(
-        "smdm",
-        "nieshen/SMDM",
-        1.14,
-        kind="causal",
-        file="ar_safetensors/ar-1028M-100e18.safetensors",
-        tokenizer=_SMDM,
-    ),
-    "mdm-1028M-reverse": _know(
-        "smdm",
-        "nieshen/SMDM",
-        1.14,
-        file="reverse_safetensors/mdm-1028M-1600e18-reverse.safetensors",
-        tokenizer=_SMDM,
-    ),
+    "mdm-1028M": _know_smdm("mdm_safetensors/mdm-1028M-1600e18.safetensors"),
+    "ar-1028M": _know_smdm("ar_safetensors/ar-1028M-100e18.safetensors", kind="causal"),
+    "mdm-1028M-reverse": _know_smdm("reverse_safetensors/mdm-1028M-1600e18-reverse.safetensors"),
     "llada-8b": _know("llada", "GSAI-ML/LLaDA-8B-Base", 8.0, _MIT),
     "llada-8b-instruct": _know("llada", "GSAI-ML/LLaDA-8B-Instruct", 8.0, _MIT),
     "llada-1.5": _know("llada", "GSAI-ML/LLaDA-1.5", 8.0, _MIT),

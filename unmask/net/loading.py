@@ -15,7 +15,7 @@ from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
-from unmask.net.counts import count_weight_bytes
+from unmask.net.counts import count_weight_bytes, make_shapes
 from unmask.net.dialects import get_dialect, known_dialects, recognise
 from unmask.net.dialects.dialect import (
     Dialect,
@@ -103,8 +103,7 @@ def load(
         elsewhere = location.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
         folder = elsewhere or checkpoint.folder
         known = read_tokenizer(folder, dialect, blueprint, tokenizer != "auto", beginning)
-    with torch.device("meta"):
-        net = Transformer(stored, seed=None)
+    net = make_shapes(stored)
     _check_shapes(net, maps, checkpoint)
     allocate(net, choose_places(label, net, device, chosen_dtype), chosen_dtype)
     _fill(net, maps, checkpoint, dialect.tied_head)
@@ -130,7 +129,7 @@ def inspect(
 
 
 def _look_into(path: Path, given: Given) -> tuple[Blueprint, Dialect, Checkpoint]:
-    checkpoint = open_checkpoint(path, given.mask, given.kind)
+    checkpoint = open_checkpoint(path, given.mask)
     if not checkpoint.weights.shapes:
         raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)

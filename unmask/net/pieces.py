@@ -27,7 +27,6 @@ PIECES = (
     "attn_out",
     "after_attention",
     "mlp_key",
-    "enter_mlp",
     "through_mlp",
     "run_mlp",
     "mlp_out",

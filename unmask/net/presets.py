@@ -147,7 +147,17 @@ def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
         if causal:
             config = replace(config, causal=True, block=None, window=None)
     elif name in _SMDM_SIZES:
-        config = _smdm(*_SMDM_SIZES[name], causal=causal)
+        layers, heads, width, mlp_width = _SMDM_SIZES[name]
+        config = NetConfig(
+            vocab_size=SMDM_VOCABULARY if causal else SMDM_VOCABULARY + 1,
+            num_logits=SMDM_VOCABULARY,
+            width=width,
+            layers=layers,
+            heads=heads,
+            mlp_width=mlp_width,
+            causal=causal,
+            rotary_tables="bfloat16",
+        )
     else:
         raise UserError(f"network preset {name!r} is unknown: {suggest(name, preset_names())}")
     known = NetConfig.__dataclass_fields__
@@ -155,16 +165,3 @@ def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
         if field not in known:
             raise UserError(f"a network has no setting {field!r}: {suggest(field, known)}")
     return replace(config, **changes)
-
-
-def _smdm(layers: int, heads: int, width: int, mlp_width: int, causal: bool) -> NetConfig:
-    return NetConfig(
-        vocab_size=SMDM_VOCABULARY if causal else SMDM_VOCABULARY + 1,
-        num_logits=SMDM_VOCABULARY,
-        width=width,
-        layers=layers,
-        heads=heads,
-        mlp_width=mlp_width,
-        causal=causal,
-        rotary_tables="bfloat16",
-    )

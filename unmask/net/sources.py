@@ -27,10 +27,10 @@ class Checkpoint:
     weights: WeightFiles
 
 
-def open_checkpoint(path: Path, mask: int | None = None, kind: str | None = None) -> Checkpoint:
+def open_checkpoint(path: Path, mask: int | None = None) -> Checkpoint:
     """The checkpoint at a folder or a file; nothing but settings and headers is read.
 
-    `mask` and `kind` are what the user says of it, for checkpoints that do not.
+    `mask` is the id that the user gave, for checkpoints that do not say it.
     """
     if path.is_dir():
         weights = _find_weights(path)
@@ -40,7 +40,7 @@ def open_checkpoint(path: Path, mask: int | None = None, kind: str | None = None
     folder = path if path.is_dir() else path.parent
     settings = next((folder / name for name in SETTINGS if (folder / name).is_file()), None)
     config = read_json_object(settings) if settings else {}
-    source = Source(str(path), config, weights.shapes, folder, mask, kind)
+    source = Source(str(path), config, weights.shapes, folder, mask)
     return Checkpoint(source, folder, weights)
 
 

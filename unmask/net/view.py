@@ -106,9 +106,7 @@ def mask_window(
     if real is None and num_keys <= window + 1:
         return None
     keys = place(real, num_keys, 0, where.device)
-    near = (where[..., :, None] - keys[..., None, :]).abs() <= window
-    near = near if real is None else near & real[:, None, :]
-    return near[:, None] if near.ndim == 3 else near
+    return _hide_padding((where[..., :, None] - keys[..., None, :]).abs() <= window, real)
 
 
 def mask_blocks(
@@ -126,9 +124,12 @@ def mask_blocks(
     if real is None and num_keys <= block:
         return None
     keys = (place(real, num_keys, 0, where.device) if keys is None else keys) // block
-    earlier = where[..., :, None] // block >= keys[..., None, :]
-    earlier = earlier if real is None else earlier & real[:, None, :]
-    return earlier[:, None] if earlier.ndim == 3 else earlier
+    return _hide_padding(where[..., :, None] // block >= keys[..., None, :], real)
+
+
+def _hide_padding(sees: Tensor, real: Bool[Tensor, "B N"] | None) -> Bool[Tensor, "*rows L N"]:
+    sees = sees if real is None else sees & real[:, None, :]
+    return sees[:, None] if sees.ndim == 3 else sees
 
 
 def find_places(

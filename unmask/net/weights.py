@@ -110,24 +110,14 @@ class WeightFiles:
 
 def write_weights(weights: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
     """Write tensors as one file, or as shards of at most `shard_bytes` with an index."""
-    shards: list[dict[str, Tensor]] = [{}]
-    room = shard_bytes
-    for name, tensor in weights.items():
-        if tensor.nbytes > room and shards[-1]:
-            shards.append({})
-            room = shard_bytes
-        shards[-1][name] = tensor
-        room -= tensor.nbytes
-    if len(shards) == 1:
-        save_file(shards[0], folder / WEIGHTS, {"format": "pt"})
-        return
-    home: dict[str, str] = {}
-    for i, shard in enumerate(shards, start=1):
-        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / file, {"format": "pt"})
-        home |= dict.fromkeys(shard, file)
-    total = sum(tensor.nbytes for tensor in weights.values())
-    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": home})
+    from huggingface_hub import split_torch_state_dict_into_shards
+
+    plan = split_torch_state_dict_into_shards(dict(weights), max_shard_size=shard_bytes)
+    for file, names in plan.filename_to_tensors.items():
+        save_file({name: weights[name] for name in names}, folder / file, {"format": "pt"})
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+        write_json(folder / INDEX, index)
 
 
 def _open(path: Path) -> safe_open:

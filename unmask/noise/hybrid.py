@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Process, Times, check_clean_tokens, check_vocabulary
+from unmask.noise.process import Times, TokensFirst, check_clean_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
 from unmask.noise.schedules import (
     BumpSchedule,
@@ -35,7 +35,7 @@ _LEAST = 1e-30
 
 
 @dataclass(frozen=True)
-class Hybrid(Process):
+class Hybrid(TokensFirst):
     """Noise that masks some tokens and draws others anew; the mask comes right after the tokens.
 
     Args:
@@ -92,14 +92,6 @@ class Hybrid(Process):
     def mask_id(self) -> int:
         return self.num_tokens
 
-    @property
-    def num_read(self) -> int:
-        return self.num_tokens
-
-    @property
-    def num_states(self) -> int:
-        return self.num_tokens + 1
-
     def share(self, t: Times) -> Tensor:
         """The share of the mask in the noise at t."""
         if isinstance(self.schedule, BumpSchedule):
@@ -120,10 +112,6 @@ class Hybrid(Process):
 
     def _draw_noise(self, share: Tensor, chance: Tensor, value: Tensor) -> Tensor:
         return torch.where(chance < share, self.mask_id, (value * self.num_tokens).long())
-
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log x_theta over the tokens; the mask is left out."""
-        return logits[..., : self.num_tokens].log_softmax(-1)
 
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
@@ -156,20 +144,10 @@ class Hybrid(Process):
         rate = -dalpha / alpha * part + self.schedule.noised(t) * slope
         return rate if mask else rate / self.num_tokens
 
-    def posterior(
-        self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
-    ) -> Float[Tensor, "*S N"]:
-        return self._step_back(self.predict(logits).exp(), xt, t, s)
-
-    def true_posterior(
-        self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
-    ) -> Float[Tensor, "*S N"]:
-        return self._step_back(F.one_hot(x0, self.num_tokens).to(t.dtype), xt, t, s)
-
-    def _step_back(self, p: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
+    def _step_back(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """q(z_s | z_t, x) ∝ (alpha_ts [z_s = z_t] + c(z_t)) (alpha_s x + beta_s pi_s)."""
         # In float64: near t = 0 the quotients below, and their gradients, leave float32.
-        dtype, p, t, s = p.dtype, p.double(), t.double(), s.double()
+        dtype, p, t, s = logp.dtype, logp.exp().double(), t.double(), s.double()
         alpha_s = self.schedule.alpha(s)
         keep = self.schedule.alpha(t) / alpha_s.clamp(min=_LEAST)
         is_mask = xt == self.mask_id

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -128,6 +129,46 @@ class Process(NoiseKind, ABC):
         if guidance == 0:
             return with_prompt
         return mix(with_prompt, self.posterior(unconditional, xt, t, s), guidance).log_softmax(-1)
+
+
+class TokensFirst(Process):
+    """Noise on tokens whose logits are a network's first; a mask, if any, comes right after them.
+
+    Such a process has `num_tokens` and a `_step_back` from the log-probabilities of clean tokens.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def num_tokens(self) -> int:
+            """Values that a clean token can have."""
+            ...
+
+    @abstractmethod
+    def _step_back(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Float[Tensor, "*S N"]:
+        """Log-probabilities of x_s given x_t and those of the clean tokens."""
+
+    @property
+    def num_read(self) -> int:
+        return self.num_tokens
+
+    @property
+    def num_states(self) -> int:
+        return self.num_tokens + self.has_mask
+
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
+        """Log-probabilities over the tokens; rows past them, such as a mask's, are left out."""
+        return logits[..., : self.num_tokens].log_softmax(-1)
+
+    def posterior(
+        self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
+    ) -> Float[Tensor, "*S N"]:
+        return self._step_back(self.predict(logits), xt, t, s)
+
+    def true_posterior(
+        self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
+    ) -> Float[Tensor, "*S N"]:
+        return self._step_back(F.one_hot(x0, self.num_tokens).to(t.dtype).log(), xt, t, s)
 
 
 def step_nll(

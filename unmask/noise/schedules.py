@@ -31,7 +31,7 @@ class Schedule(Protocol):
 
     def weight(self, t: Tensor) -> Tensor:
         """w_t = -alpha'_t / (1 - alpha_t), the rate at which a noised token is un-noised."""
-        ...
+        return -self.dalpha(t) / self.noised(t)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LinearSchedule(PolynomialSchedule):
 
 
 @dataclass(frozen=True)
-class CosineSchedule:
+class CosineSchedule(Schedule):
     """alpha = 1 - cos(pi/2 (1 - t)), so that 1 - alpha = sin(pi/2 t)."""
 
     def alpha(self, t: Tensor) -> Tensor:
@@ -79,9 +79,6 @@ class CosineSchedule:
 
     def dalpha(self, t: Tensor) -> Tensor:
         return -math.pi / 2 * torch.sin(math.pi / 2 * (1 - t))
-
-    def weight(self, t: Tensor) -> Tensor:
-        return -self.dalpha(t) / self.noised(t)
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ class SigmoidSchedule:
 
 
 @dataclass(frozen=True)
-class RescaledSchedule:
+class RescaledSchedule(Schedule):
     """A schedule with open ends, stretched to (alpha - alpha_1) / (alpha_0 - alpha_1).
 
     For bounds and samplers, which would otherwise need a reconstruction at t = 0 and miss what the
@@ -180,12 +177,9 @@ class RescaledSchedule:
     def dalpha(self, t: Tensor) -> Tensor:
         return self.inner.dalpha(t) / self._ends(t)[1]
 
-    def weight(self, t: Tensor) -> Tensor:
-        return -self.dalpha(t) / self.noised(t)
-
 
 @dataclass(frozen=True)
-class BumpSchedule:
+class BumpSchedule(Schedule):
     """GIDD's: alpha = (1 - t) / C, a mask with t / C, a uniform draw with K sqrt(t (1 - t)) / C.
 
     C = 1 + K sqrt(t (1 - t)) makes their sum 1, and K has uniform draws reach the share `p_uniform`
@@ -213,9 +207,6 @@ class BumpSchedule:
     def dalpha(self, t: Tensor) -> Tensor:
         bump, slope = self._bump(t)
         return -(1 + bump + (1 - t) * slope) / (1 + bump) ** 2
-
-    def weight(self, t: Tensor) -> Tensor:
-        return -self.dalpha(t) / self.noised(t)
 
     def share(self, t: Tensor) -> Tensor:
         """The share of the mask in the noise."""

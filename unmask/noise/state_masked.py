@@ -22,12 +22,12 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Process, Sampler, Times, check_clean_tokens
+from unmask.noise.process import Sampler, Times, TokensFirst, check_clean_tokens
 from unmask.noise.schedules import LinearSchedule, Schedule, check_times, clamp_open
 
 
 @dataclass(frozen=True)
-class StateMasked(Process):
+class StateMasked(TokensFirst):
     """Masked noise with a power for each token; its mask comes right after the tokens.
 
     Args:
@@ -59,14 +59,6 @@ class StateMasked(Process):
     def mask_id(self) -> int:
         return self.num_tokens
 
-    @property
-    def num_read(self) -> int:
-        return self.num_tokens
-
-    @property
-    def num_states(self) -> int:
-        return self.num_tokens + 1
-
     def hidden_chance(self, x0: Int[Tensor, "*S"], t: Times) -> Float[Tensor, "*S"]:
         """The probability that a token is a mask at time t: t^{w_x0}."""
         return t ** self.powers[x0]
@@ -83,10 +75,6 @@ class StateMasked(Process):
     def needs(self, xt: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return xt == self.mask_id
 
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log mu over the tokens; the mask is left out."""
-        return logits[..., : self.num_tokens].log_softmax(-1)
-
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
@@ -96,17 +84,7 @@ class StateMasked(Process):
         terms = mean - own - own * logp.gather(-1, x0[..., None])[..., 0]
         return torch.where(xt == self.mask_id, terms / clamp_open(t).to(logp.dtype), 0.0)
 
-    def posterior(
-        self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
-    ) -> Float[Tensor, "*S N"]:
-        return self._unmask(self.predict(logits), xt, t, s)
-
-    def true_posterior(
-        self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
-    ) -> Float[Tensor, "*S N"]:
-        return self._unmask(F.one_hot(x0, self.num_tokens).to(t.dtype).log(), xt, t, s)
-
-    def _unmask(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
+    def _step_back(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """A mask that hides v stays with probability (s / t)^{w_v}; a token is copied."""
         ratio = (s / t.clamp(min=1e-30)).clamp(max=1.0)[..., None]
         stay = ratio ** self.powers.to(logp.dtype)

@@ -16,14 +16,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Process, Times, check_clean_tokens, check_vocabulary, log_linear
+from unmask.noise.process import (
+    Times,
+    TokensFirst,
+    check_clean_tokens,
+    check_vocabulary,
+    log_linear,
+)
 from unmask.noise.rates import bound_rate, uniform_score_entropy
 from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
 
 
 @dataclass(frozen=True)
-class Uniform(Process):
+class Uniform(TokensFirst):
     """Noise that draws tokens anew from all of them, without a mask.
 
     Args:
@@ -58,14 +64,6 @@ class Uniform(Process):
         num_tokens = num_logits - (mask_id == num_logits - 1)
         return cls(num_tokens, schedule, config.mixture, config.scores)
 
-    @property
-    def num_read(self) -> int:
-        return self.num_tokens
-
-    @property
-    def num_states(self) -> int:
-        return self.num_tokens
-
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
         check_clean_tokens(x0, self.num_tokens)
@@ -76,10 +74,6 @@ class Uniform(Process):
 
     def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
         return streams.below(self.num_tokens, length)
-
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log x_theta over the tokens; rows past them, such as a mask's, are left out."""
-        return logits[..., : self.num_tokens].log_softmax(-1)
 
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
@@ -113,11 +107,6 @@ class Uniform(Process):
         kept = self.schedule.alpha(t)[..., None] * F.one_hot(xt, self.num_tokens)
         own = kept + self.schedule.noised(t)[..., None] / self.num_tokens
         return (logp - own.clamp(min=1e-30).log()).log_softmax(-1)
-
-    def true_posterior(
-        self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
-    ) -> Float[Tensor, "*S N"]:
-        return self._step_back(F.one_hot(x0, self.num_tokens).to(t.dtype).log(), xt, t, s)
 
     def _step_back(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """q(z_s | z_t, x) ∝ q(z_t | z_s) q(z_s | x), which is UDLM's equation factored."""

@@ -9,6 +9,7 @@ different quantity, whose mean over all orders is the bound.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Literal, get_args
 
 import torch
@@ -81,51 +82,34 @@ class Scorer:
         self.kept = kept
         """A text's first tokens that guidance does not hide."""
 
-    def bernoulli(
-        self,
-        x0: Int[Tensor, "L"],
-        given: Bool[Tensor, "L"] | None = None,
-        strata: int = 16,
-        repeats: int = 8,
-        seed: int = 0,
-    ) -> Estimate:
-        """The bound by masking each unknown token with probability p_t, t in even strata.
-
-        -log p <= E_t[w_t sum over masked i of -log p(x_i | x_t)], w_t the schedule's weight, which
-        is 1 / t for a linear one (Sahoo et al. 2024, arXiv 2406.07524).
-        """
-        return self._estimate("bernoulli", x0, given, strata, repeats, seed)
-
-    def exact_k(
-        self,
-        x0: Int[Tensor, "L"],
-        given: Bool[Tensor, "L"] | None = None,
-        strata: int = 16,
-        repeats: int = 8,
-        seed: int = 0,
-    ) -> Estimate:
-        """The bound by masking exactly k of the n unknown tokens, k in even strata of 1 … n.
-
-        Under the bound above every k is equally likely, and the sum over masked tokens counts n / k
-        times: -log p <= E_k[n / k sum over masked i of -log p(x_i | x_k)], k uniform in 1 … n (Nie
-        et al. 2025, arXiv 2502.09992). How many are masked is then no longer left to chance.
-        """
-        return self._estimate("exact_k", x0, given, strata, repeats, seed)
-
     def _estimate(
         self,
         method: Method,
         x0: Int[Tensor, "L"],
-        given: Bool[Tensor, "L"] | None,
-        strata: int,
-        repeats: int,
-        seed: int,
+        given: Bool[Tensor, "L"] | None = None,
+        strata: int = 16,
+        repeats: int = 8,
+        seed: int = 0,
     ) -> Estimate:
-        """The bound by one of the two ways of masking."""
+        """The bound by one of the two ways of masking, its times or numbers in even strata."""
         unknown = self._find_unknown(x0, given)
         hidden, weight = draw_masks(method, unknown, strata, repeats, seed, self.process.schedule)
         costs = weight * self._sum_hidden(x0, hidden, unknown)
         return combine_repeats(costs, repeats, int(unknown.sum()))
+
+    bernoulli = partialmethod(_estimate, "bernoulli")
+    """The bound by masking each unknown token with probability p_t.
+
+    -log p <= E_t[w_t sum over masked i of -log p(x_i | x_t)], w_t the schedule's weight, which is
+    1 / t for a linear one (Sahoo et al. 2024, arXiv 2406.07524).
+    """
+    exact_k = partialmethod(_estimate, "exact_k")
+    """The bound by masking exactly k of the n unknown tokens.
+
+    Under the bound above every k is equally likely, and the sum over masked tokens counts n / k
+    times: -log p <= E_k[n / k sum over masked i of -log p(x_i | x_k)], k uniform in 1 … n (Nie et
+    al. 2025, arXiv 2502.09992). How many are masked is then no longer left to chance.
+    """
 
     def chain(
         self,

@@ -46,9 +46,8 @@ def hide_suffix(
     masked = is_cut.cumsum(-1) > 0
     tokens = torch.where(masked, mask_id, batch.tokens)
     read_at = (cut - 1).clamp(min=0) if shift else cut
-    weights = torch.full((len(row),), 1 / max(len(row), 1), device=tokens.device)
     at = row * tokens.shape[1] + read_at
-    return Rearranged(tokens, Targets(at, batch.tokens[row, cut], weights))
+    return Rearranged(tokens, Targets.weigh_alike(at, batch.tokens[row, cut]))
 
 
 def copy_masked(
@@ -68,9 +67,8 @@ def copy_masked(
     between = torch.full((rows, 1), separator, device=before.device)
     # Column L is the separator, L + 1 the row's first token: position i is predicted at L + i.
     row, position = may.nonzero(as_tuple=True)
-    weights = torch.full((len(row),), 1 / max(len(row), 1), device=before.device)
     at = row * (2 * length + 1) + length + position
-    targets = Targets(at, batch.tokens[row, position], weights)
+    targets = Targets.weigh_alike(at, batch.tokens[row, position])
     return Rearranged(torch.cat((before, between, batch.tokens), dim=1), targets)
 
 
@@ -98,8 +96,7 @@ def interleave(
     written = batch.tokens.gather(1, order)
     tokens = torch.stack((torch.full_like(written, mask_id), written), dim=-1).flatten(1)
     row, turn = may.gather(1, order).nonzero(as_tuple=True)
-    weights = torch.full((len(row),), 1 / max(len(row), 1), device=tokens.device)
-    targets = Targets(row * tokens.shape[1] + 2 * turn, written[row, turn], weights)
+    targets = Targets.weigh_alike(row * tokens.shape[1] + 2 * turn, written[row, turn])
     return Rearranged(tokens, targets, order.repeat_interleave(2, dim=1))
 
 
@@ -148,6 +145,5 @@ def reorder(batch: Batch, may: Bool[Tensor, "B L"], order: Int[Tensor, "B L"]) -
     """
     read = batch.tokens.gather(1, order)
     row, turn = may.gather(1, order)[:, 1:].nonzero(as_tuple=True)
-    weights = torch.full((len(row),), 1 / max(len(row), 1), device=read.device)
     at = row * read.shape[1] + turn
-    return Rearranged(read, Targets(at, read[row, turn + 1], weights), order)
+    return Rearranged(read, Targets.weigh_alike(at, read[row, turn + 1]), order)

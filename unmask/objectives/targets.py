@@ -27,6 +27,12 @@ class Targets:
     weights: Float[Tensor, "N"]
     """The weight of each cross-entropy, all division done."""
 
+    @classmethod
+    def weigh_alike(cls, at: Int[Tensor, "N"], tokens: Int[Tensor, "N"]) -> "Targets":
+        """Predictions whose mean is the loss."""
+        weights = torch.full((len(at),), 1 / max(len(at), 1), device=at.device)
+        return cls(at, tokens, weights)
+
     def pad(self, multiple: int) -> "Targets":
         """As many targets as the next multiple says; those added weigh nothing.
 
@@ -61,8 +67,7 @@ def next_targets(batch: Batch, wanted: Bool[Tensor, "B L"]) -> Targets:
     at = (wanted & (batch.positions > 0)).flatten().nonzero()[:, 0]
     if not len(at):
         raise UserError("the rows have no second token: there is nothing to predict.")
-    weights = torch.full((len(at),), 1 / len(at), device=at.device)
-    return Targets(at - 1, batch.tokens.flatten()[at], weights)
+    return Targets.weigh_alike(at - 1, batch.tokens.flatten()[at])
 
 
 def targets_loss(

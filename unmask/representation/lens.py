@@ -122,7 +122,7 @@ def logit_lens(
     read = []
     for step, state in enumerate(states, 1):
         with model.net.taps.in_step(step):
-            streams = _run_layers(model, state[None], rows)
+            streams = [x[:, rows] for x in run_by_layer(model, state[None])]
         if target is None:  # nothing was written: what the model itself says is followed
             target = log_softmax(model, model.net.unembed(streams[-1]))[0].argmax(-1)
         read += [_read_layer(model, stream, target, top) for stream in streams]
@@ -137,14 +137,6 @@ def logit_lens(
         *each,
         tokenizer=model.tokenizer,
     )
-
-
-def _run_layers(
-    model: Model, tokens: Int[Tensor, "1 L"], rows: Sequence[int]
-) -> list[Float[Tensor, "1 P D"]]:
-    """The stream after each layer at some rows."""
-    at = torch.tensor(rows, device=model.device)
-    return [x[:, at] for x in run_by_layer(model, tokens)]
 
 
 def _read_layer(

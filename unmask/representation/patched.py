@@ -23,7 +23,7 @@ from unmask.evaluation.chain import log_softmax
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.representation.prompts import PromptRow, map_rows, stack_rows
+from unmask.representation.prompts import PromptRow, map_rows, pad_canvas, stack_rows
 
 StateChange = Callable[[Float[Tensor, "R L D"], Int[Tensor, "R"]], Float[Tensor, "R L D"]]
 """From the stream and the number of each row's prompt to the stream that goes on."""
@@ -148,42 +148,39 @@ def choose_canvas(
     return length if model.paradigm.sees_later else None
 
 
-def pad_canvas(model: Model, tokens: list[int], canvas: int | None) -> list[int]:
-    """The tokens as a model is given them: masks fill a masked model's canvas up."""
-    return tokens if canvas is None else tokens + [model.require_mask()] * (canvas - len(tokens))
-
-
-@torch.inference_mode()
 def collect_subjects(
     model: Model, prompts: Sequence[PatchedPrompt], layers: Sequence[int], canvas: int | None
 ) -> list[Float[Tensor, "layers S D"]]:
     """Each prompt's states at its S subject tokens after the layers named, equal prompts once."""
     # 1. One row for all prompts that are equal.
-    rows = {
-        (tuple(prompt.tokens), prompt.subject): PromptRow(
-            pad_canvas(model, prompt.tokens, canvas), prompt.subject[1] - 1, [0], [], 0
-        )
-        for prompt in prompts
-    }
-    keys = list(rows)
+    keys = [(tuple(pad_canvas(model, each.tokens, canvas)), each.subject) for each in prompts]
+    rows = list(dict.fromkeys(keys))
+    # 2. Of each row's stream [L, D] after every layer, the S subject tokens [layers, S, D].
     sites = [_name_site(model, layer) for layer in layers]
+    states = dict(zip(rows, read_spans(model, rows, sites), strict=True))
+    # 3. The states of every prompt, equal ones again.
+    return [states[key] for key in keys]
+
+
+@torch.inference_mode()
+def read_spans(
+    model: Model, rows: Sequence[tuple[Sequence[int], Span]], sites: Sequence[str]
+) -> list[Float[Tensor, "sites S F"]]:
+    """What passes some sites at a span of each row, given as tokens and span."""
 
     def read(batch: Sequence[int]) -> list[Tensor]:
-        tokens = stack_rows([rows[keys[n]] for n in batch], model.device).tokens
+        padded = [PromptRow(list(rows[n][0]), 0, [0], [], 0) for n in batch]
+        tokens = stack_rows(padded, model.device).tokens
         with model.net.capture(*sites) as taken:
             model.net.run_layers(model.net.embed(tokens))
-        # 2. Of each row's stream [L, D] after every layer, the S subject tokens [layers, S, D].
-        spans = [slice(*keys[n][1]) for n in batch]
         return [
-            torch.stack([taken[site][row, span] for site in sites])
-            for row, span in enumerate(spans)
+            torch.stack([taken[site][row, slice(*rows[n][1])] for site in sites])
+            for row, n in enumerate(batch)
         ]
 
-    lengths = [len(row.tokens) for row in rows.values()]
+    lengths = [len(tokens) for tokens, _ in rows]
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
-    states = dict(zip(keys, map_rows(model, lengths, size, read), strict=True))
-    # 3. The states of every prompt, equal ones again.
-    return [states[tuple(prompt.tokens), prompt.subject] for prompt in prompts]
+    return map_rows(model, lengths, size, read)
 
 
 def attach_changes(

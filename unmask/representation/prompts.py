@@ -244,7 +244,7 @@ def _lay_out_object(
     reads = [model.row_of(position) for position in hidden]
     tokens = text.ids[: reads[-1] + 1]
     if length is not None:
-        tokens = _mask_after(model, text.ids[: text.prompt_length], length)
+        tokens = pad_canvas(model, text.ids[: text.prompt_length], length)
         for position in shown:
             tokens[position] = text.ids[position]
     targets = [text.ids[position] for position in hidden]
@@ -253,14 +253,13 @@ def _lay_out_object(
 
 def _lay_out_next(model: Model, ids: list[int], length: int | None, position: int) -> PromptRow:
     """A text, and the row that predicts the token after it."""
-    tokens = ids if length is None else _mask_after(model, ids, length)
-    return PromptRow(tokens, position, [model.row_of(len(ids))], [], len(ids))
+    row = model.row_of(len(ids))
+    return PromptRow(pad_canvas(model, ids, length), position, [row], [], len(ids))
 
 
-def _mask_after(model: Model, ids: list[int], length: int) -> list[int]:
-    """A canvas: the tokens given, then masks."""
-    assert model.mask_id is not None
-    return ids + [model.mask_id] * (length - len(ids))
+def pad_canvas(model: Model, tokens: list[int], length: int | None) -> list[int]:
+    """The tokens as a model is given them: masks fill a masked model's canvas up."""
+    return tokens if length is None else tokens + [model.require_mask()] * (length - len(tokens))
 
 
 def _lay_out_kl_prompt(

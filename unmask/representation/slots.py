@@ -20,14 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
-from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.representation.patched import choose_canvas, lay_out_prompt, pad_canvas
-from unmask.representation.prompts import PromptRow, map_rows, stack_rows
+from unmask.representation.patched import choose_canvas, lay_out_prompt, read_spans
+from unmask.representation.prompts import pad_canvas
 
 FOLDS = 5
 CONTRASTS = ("unrelated", "phrasing")
@@ -36,33 +34,20 @@ FEATURES = ("difference", "squared")
 """What probes see of two states: their difference, or its squares."""
 
 
-@torch.inference_mode()
 def collect_slots(
     model: Model, facts: Sequence[Fact], length: int | None = None
 ) -> Float[np.ndarray, "facts layers F"]:
     """The input of each layer's down projection where the answer's first token is predicted."""
     prompts = [lay_out_prompt(model, fact, [fact]) for fact in facts]
     canvas = choose_canvas(model, prompts, length)
+    reads = [model.row_of(len(prompt.tokens)) for prompt in prompts]
     rows = [
-        PromptRow(
-            pad_canvas(model, prompt.tokens, canvas), model.row_of(len(prompt.tokens)), [0], [], 0
-        )
-        for prompt in prompts
+        (pad_canvas(model, prompt.tokens, canvas), (at, at + 1))
+        for prompt, at in zip(prompts, reads, strict=True)
     ]
     sites = [f"layers.{layer}.mlp_key" for layer in range(model.net.config.layers)]
-
-    def read(numbers: Sequence[int]) -> list[Tensor]:
-        batch = stack_rows([rows[i] for i in numbers], model.device)
-        with model.net.capture(*sites) as taken:
-            model.net.run_layers(model.net.embed(batch.tokens))
-        at = torch.arange(len(numbers), device=model.device)
-        return list(
-            torch.stack([taken[site][at, batch.position] for site in sites], 1).float().cpu()
-        )
-
-    lengths = [len(row.tokens) for row in rows]
-    size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * 2)
-    return torch.stack(map_rows(model, lengths, size, read)).numpy()
+    states = read_spans(model, rows, sites)
+    return torch.stack([each[:, 0].float().cpu() for each in states]).numpy()
 
 
 def compare_slots(

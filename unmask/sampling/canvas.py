@@ -113,6 +113,15 @@ def encode_prompt(model: Model, prompt: Prompt, added: Added = "beginning") -> l
     return model.require_tokenizer().encode(prompt, added=added).ids
 
 
+def encode_clean(model: Model, what: Prompt, role: str) -> list[int]:
+    """The ids of something that must stand in the text, which holds no mask in the end."""
+    ids = encode_prompt(model, *list_prompt_rows([what]), added="nothing")
+    for token in ids:
+        if token == model.mask_id or token >= model.net.config.logit_rows:
+            raise UserError(f"token {token} was {role}, but is never part of a text: leave it out.")
+    return ids
+
+
 def lay_out_prompts(
     model: Model, prompts: Sequence[Prompt], length: int | Sequence[int] | None
 ) -> Canvas:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.model import Model
-from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, list_prompt_rows
+from unmask.sampling.canvas import Canvas, Prompt, encode_clean, encode_prompt, list_prompt_rows
 from unmask.sampling.denoiser import Denoiser
 
 Token = str | int
@@ -62,7 +62,7 @@ def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas
     for position, what in constraints.fixed.items():
         if not isinstance(position, int | Integral):
             raise UserError(f"a token was fixed at position {position!r:.60}: expected a number.")
-        for offset, token in enumerate(_encode_clean(model, what, "fixed")):
+        for offset, token in enumerate(encode_clean(model, what, "fixed")):
             at = position + offset
             if at < 0:
                 raise UserError(
@@ -92,7 +92,7 @@ def plant_phrases(denoiser: Denoiser, canvas: Canvas, constraints: Constraints) 
     """
     model = denoiser.model
     forbidden = {_find_token(model, token) for token in constraints.forbid}
-    phrases = [_encode_clean(model, required, "required") for required in constraints.require]
+    phrases = [encode_clean(model, required, "required") for required in constraints.require]
     for number, (required, phrase) in enumerate(zip(constraints.require, phrases, strict=True)):
         if not phrase:
             raise UserError("an empty text was required: leave it out.")
@@ -163,15 +163,6 @@ def _score_starts(
     # The phrase at start s has its token i at position s + i: sums along diagonals.
     starts = open_.shape[1] - len(phrase) + 1
     return sum(each[:, i : i + starts, i] for i in range(len(phrase)))  # ty: ignore[invalid-return-type]
-
-
-def _encode_clean(model: Model, what: Prompt, role: str) -> list[int]:
-    """The ids of something that must stand in the text, which holds no mask in the end."""
-    ids = encode_prompt(model, *list_prompt_rows([what]), added="nothing")
-    for token in ids:
-        if token == model.mask_id or token >= model.net.config.logit_rows:
-            raise UserError(f"token {token} was {role}, but is never part of a text: leave it out.")
-    return ids
 
 
 def _find_token(model: Model, token: Token) -> int:

@@ -80,6 +80,20 @@ class Denoiser:
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
         return both, *(None if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in more)
 
+    def _run_part(
+        self,
+        kept: Snapshot,
+        xt: Tokens,
+        open_: Open,
+        real: Real | None,
+        positions: Int[Tensor, "B A"],
+        valid: Bool[Tensor, "B A"],
+    ) -> Float[Tensor, "N V"]:
+        """Logits at the open positions, some positions run and the others as they were kept."""
+        at = open_.gather(1, positions) & valid
+        kept = kept.move_to(positions)
+        return self.model.logits(xt.gather(1, positions), real, at, snapshot=kept)
+
     def _finish(
         self, logits: Float[Tensor, "_ V"], inner: Bool[Tensor, "N"] | None, guidance: float
     ) -> Float[Tensor, "N V"]:
@@ -105,9 +119,7 @@ class ExactCacheDenoiser(Denoiser):
     exactly. With many small steps a row runs at most once per token (MDLM's cache).
     """
 
-    def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
-        super().__init__(model, canvas, forbidden)
-        self._seen: tuple[Tokens, float, Predictions] | None = None
+    _seen: tuple[Tokens, float, Predictions] | None = None
 
     def predict(
         self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0
@@ -178,10 +190,7 @@ class PrefixCacheDenoiser(Denoiser):
             self._kept = self.model.net.new_snapshot(*xt.shape)
             logits = self.model.logits(xt, real, open_, snapshot=self._kept)
         else:
-            kept = self._kept.move_to(positions)
-            again = xt.gather(1, positions)
-            at = open_.gather(1, positions) & valid
-            logits = self.model.logits(again, real, at, snapshot=kept)
+            logits = self._run_part(self._kept, xt, open_, real, positions, valid)
         return logits
 
 
@@ -234,9 +243,7 @@ class BlockCacheDenoiser(Denoiser):
         span = int((end - begin).max())
         positions = begin[:, None] + torch.arange(span, device=xt.device)
         valid, positions = positions < end[:, None], positions.clamp(max=xt.shape[1] - 1)
-        at = open_.gather(1, positions) & valid
-        kept = self._kept.move_to(positions)
-        return self.model.logits(xt.gather(1, positions), real, at, snapshot=kept)
+        return self._run_part(self._kept, xt, open_, real, positions, valid)
 
 
 def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.model import Model
-from unmask.sampling.canvas import Prompt, encode_prompt, list_prompt_rows
+from unmask.sampling.canvas import Prompt, encode_clean
 
 Plants = Mapping[int, Mapping[int, Prompt]]
 """Texts or token ids by step and by the position they start at."""
@@ -71,7 +71,7 @@ def lay_out_plants(
     for row, each in enumerate(rows):
         for step, by_position in _check_mapping(each or {}).items():
             for position, what in _check_mapping(by_position).items():
-                for at, token in enumerate(_encode(model, what), position):
+                for at, token in enumerate(encode_clean(model, what, "planted"), position):
                     if not at < lengths[row] or bool(given[row, at]):
                         raise UserError(
                             f"token {token} was planted at position {at} of row {row}, which has "
@@ -99,12 +99,3 @@ def _check_mapping(given: Any) -> Mapping[int, Any]:
     if not is_number:
         raise UserError(f"planted is {given!r:.80}: expected {FORM}.")
     return given
-
-
-def _encode(model: Model, what: Prompt) -> list[int]:
-    """The ids of a plant; masks and what the network never writes are refused."""
-    ids = encode_prompt(model, *list_prompt_rows([what]), added="nothing")
-    for token in ids:
-        if token == model.mask_id or token >= model.net.config.logit_rows:
-            raise UserError(f"token {token} was planted, but is never part of a text.")
-    return ids

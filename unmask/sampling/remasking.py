@@ -25,41 +25,28 @@ Written = Bool[Tensor, "B L"]
 
 @runtime_checkable
 class Remasking(Protocol):
-    """How written tokens become masks again."""
+    """How written tokens become masks again; by default each with the same chance."""
 
     def set_clock(self, times: StepTimes) -> StepTimes:
         """The step's times as this remasking wants them."""
-        ...
+        return times
 
     def rate(self, times: StepTimes) -> float:
         """sigma where it is the same for every token, 0 where it is not."""
-        ...
+        return 0.0
 
     def choose(self, state: StepState, streams: RowStreams) -> Written:
         """Which of `state.written` become masks; the streams are the remasking's own."""
-        ...
+        draws = streams.uniform(state.written.shape[1])
+        return state.written & (draws < self.rate(state.times))
 
 
 RemaskFunction = Callable[[StepState, RowStreams], Written]
 """`choose` alone: a remasking at the usual times, with no rate that is the same for all tokens."""
 
 
-class _Chance:
-    """Every written token with the same chance."""
-
-    def set_clock(self, times: StepTimes) -> StepTimes:
-        return times
-
-    def rate(self, times: StepTimes) -> float:
-        return 0.0
-
-    def choose(self, state: StepState, streams: RowStreams) -> Written:
-        draws = streams.uniform(state.written.shape[1])
-        return state.written & (draws < self.rate(state.times))
-
-
 @dataclass(frozen=True)
-class Cap(_Chance):
+class Cap(Remasking):
     """A small chance, as far as the marginal allows."""
 
     eta: float = 0.008
@@ -72,7 +59,7 @@ class Cap(_Chance):
 
 
 @dataclass(frozen=True)
-class Rescale(_Chance):
+class Rescale(Remasking):
     """A share of what the marginal allows."""
 
     eta: float = 0.015
@@ -85,7 +72,7 @@ class Rescale(_Chance):
 
 
 @dataclass(frozen=True)
-class Loop(_Chance):
+class Loop(Remasking):
     """Writes most of the text, then masks and rewrites at the same pace, then writes the rest."""
 
     eta: float = 0.02
@@ -113,7 +100,7 @@ class Loop(_Chance):
         return self.alpha_on if t > self.t_off else 1 - t * (1 - self.alpha_on) / self.t_off
 
 
-class Doubtful(_Chance):
+class Doubtful(Remasking):
     """The tokens written with the least confidence most: the row shares one `highest_rate`."""
 
     def choose(self, state: StepState, streams: RowStreams) -> Written:
@@ -124,7 +111,7 @@ class Doubtful(_Chance):
 
 
 @dataclass(frozen=True)
-class Lowest(_Chance):
+class Lowest(Remasking):
     """The least confident tenth of the written tokens, or another share; no chance in it."""
 
     share: float = 0.1
@@ -138,7 +125,7 @@ class Lowest(_Chance):
 
 
 @dataclass(frozen=True)
-class OwnRemasking(_Chance):
+class OwnRemasking(Remasking):
     """The caller's own function."""
 
     function: RemaskFunction

@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.attributes import AttributeGuidance, reveal_by_rates
-from unmask.sampling.correctors import Corrector, Positions, Predict, WrittenText
+from unmask.sampling.correctors import Corrector, Positions, WrittenText
 from unmask.sampling.denoiser import Denoiser
 from unmask.sampling.guidance import Guidance
 from unmask.sampling.orders import Order, choose_first
@@ -111,7 +111,19 @@ class Unmasker:
         proposed = _propose(record.tokens, predictions, sampler, streams.at("values"))
         if planted is not None:
             proposed = torch.where(planted >= 0, planted, proposed)
-        state = self._show(block, step, times, predictions, proposed)
+        state = StepState(
+            tokens=record.tokens,
+            proposed=proposed,
+            written=self.free & ~self.hidden & block.inside,
+            written_confidence=record.confidence,
+            step=step,
+            steps=block.steps,
+            num_start=block.num_start,
+            times=times,
+            remask_rate=0.0 if strategy.remasking is None else strategy.remasking.rate(times),
+            predictions=predictions,
+            last=block.earlier,
+        )
 
         # 2. Which of them are committed, and which written tokens become masks again. What is
         #    planted is written now, on top of that, even where the model has written before.
@@ -126,34 +138,19 @@ class Unmasker:
 
         # 4. Time stands still while a corrector rewrites what is written.
         if strategy.corrector is not None:
-            text = self._hand_out(written, num_written, predict, sampler)
+            text = WrittenText(
+                tokens=record.tokens,
+                written=written,
+                num_written=num_written,
+                confidence=record.confidence,
+                entropy=record.entropy,
+                mask_id=self.denoiser.mask_id,
+                predict=predict,
+                sampler=sampler,
+            )
             strategy.corrector.correct(text, streams.at("corrector"))
             _keep_corrections(record, text, written)
         record.end_step(self.denoiser.calls)
-
-    def _show(
-        self,
-        block: OpenBlock,
-        step: int,
-        times: StepTimes,
-        predictions: Predictions,
-        proposed: Int[Tensor, "B L"],
-    ) -> StepState:
-        """The step as plan, order and remasking see it."""
-        remasking = self.strategy.remasking
-        return StepState(
-            tokens=self.record.tokens,
-            proposed=proposed,
-            written=self.free & ~self.hidden & block.inside,
-            written_confidence=self.record.confidence,
-            step=step,
-            steps=block.steps,
-            num_start=block.num_start,
-            times=times,
-            remask_rate=remasking.rate(times) if remasking is not None else 0.0,
-            predictions=predictions,
-            last=block.earlier,
-        )
 
     def _write(
         self,
@@ -185,21 +182,6 @@ class Unmasker:
         if self.strategy.remasking is not None:
             record.take_back(back, self.denoiser.mask_id)
         return written, num_written
-
-    def _hand_out(
-        self, written: Positions, counts: list[int], predict: Predict, sampler: TokenSampler
-    ) -> WrittenText:
-        """The text as a corrector sees it and rewrites it."""
-        return WrittenText(
-            tokens=self.record.tokens,
-            written=written,
-            num_written=counts,
-            confidence=self.record.confidence,
-            entropy=self.record.entropy,
-            mask_id=self.denoiser.mask_id,
-            predict=predict,
-            sampler=sampler,
-        )
 
 
 def _predict(

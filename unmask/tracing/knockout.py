@@ -161,13 +161,19 @@ def cut_edges(
     )
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
     number = clean.find_step(step)
-    state, answer = find_state(clean, number, settings)
-    check_foil(model, foil, clean.answer)
-    if foil is not None:
-        foil = {at: token for at, token in foil.items() if at in answer} or None
-    question = ask(model, state, clean.subject, answer, settings, clean.prompt_length, foil)
+    question = ask_step(clean, number, settings, foil)
     windows = _check_windows(layers, window, model.net.config.layers)
     return replace(cut_state(question, edges, windows, memory), step=number)
+
+
+def ask_step(
+    clean: CleanRun, step: int, settings: Tracing, foil: Mapping[int, int] | None = None
+) -> Question:
+    """What is asked of the state of a step; a foil only where something is still asked for."""
+    state, answer = find_state(clean, step, settings)
+    check_foil(clean.model, foil, clean.answer)
+    foil = {at: token for at, token in (foil or {}).items() if at in answer} or None
+    return ask(clean.model, state, clean.subject, answer, settings, clean.prompt_length, foil)
 
 
 def cut_state(

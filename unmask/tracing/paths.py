@@ -22,10 +22,10 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.blocks import Block, ParallelBlock
 from unmask.net.model import Model
-from unmask.tracing.clean_run import CleanRun, find_state, generate
-from unmask.tracing.knockout import ROWS, UNUSED, find_rows
+from unmask.tracing.clean_run import CleanRun, generate
+from unmask.tracing.knockout import ROWS, UNUSED, ask_step, find_rows
 from unmask.tracing.metrics import Metric, score_cells
-from unmask.tracing.question import Question, ask
+from unmask.tracing.question import Question
 from unmask.tracing.record import Activations
 from unmask.tracing.settings import BY_CHAIN, Tracing
 from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
@@ -113,8 +113,7 @@ def patch_paths(
     wanted = [_check_receiver(model, receiver) for receiver in receivers]
     check_blocks(model)
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    state, answer = find_state(clean, clean.find_step(step), settings)
-    question = ask(model, state, clean.subject, answer, settings, clean.prompt_length)
+    question = ask_step(clean, clean.find_step(step), settings)
     return patch_state(question, sender, wanted, memory)
 
 

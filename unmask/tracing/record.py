@@ -1,6 +1,6 @@
 """What a run leaves at every layer, and how the answer is read from the stream at its end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -52,14 +52,15 @@ class Activations:
 
     def take(self, rows: slice) -> "Activations":
         """Some of the rows, without copying."""
-        return Activations(*([x[rows] for x in kept] for kept in self.lists()), moved=self.moved)
+        return self.map(lambda x: x[rows])
 
     def repeat(self, times: int) -> "Activations":
         """Every row so many times in a row."""
-        if times == 1:
-            return self
-        kept = ([x.repeat_interleave(times, 0) for x in kept] for kept in self.lists())
-        return Activations(*kept, moved=self.moved)
+        return self if times == 1 else self.map(lambda x: x.repeat_interleave(times, 0))
+
+    def map(self, call: Callable[[Tensor], Tensor]) -> "Activations":
+        """What a function makes of everything that was kept."""
+        return Activations(*([call(x) for x in kept] for kept in self.lists()), moved=self.moved)
 
     def lists(self) -> tuple[list[Tensor], ...]:
         """What was kept, by layer, in the order of the fields."""
@@ -95,26 +96,23 @@ def average_states(model: Model, texts: Sequence[Sequence[int]]) -> Activations:
     means: Activations | None = None
     for ids in texts:
         record = record_run(net, net.embed(torch.tensor([ids], device=model.device)))
-        own = [[x.float().sum(1, keepdim=True) / number for x in kept] for kept in record.lists()]
+        own = record.map(lambda x: x.float().sum(1, keepdim=True) / number)
         if means is None:
-            means = Activations(*own, moved=None)
+            means = own
             continue
-        for kept, more in zip(means.lists(), own, strict=True):
+        for kept, more in zip(means.lists(), own.lists(), strict=True):
             for mean, x in zip(kept, more, strict=True):
                 mean += x
     assert means is not None
     dtype = net.embedding.weight.dtype
-    return Activations(*([x.to(dtype) for x in kept] for kept in means.lists()), moved=None)
+    return means.map(lambda x: x.to(dtype))
 
 
 def make_constant(record: Activations, is_zero: bool, length: int) -> Activations:
     """A run that is the same at every position: zero, or the mean over the record's positions."""
-    lists = (
-        [torch.zeros_like(x[:, :1]) if is_zero else x.mean(1, keepdim=True) for x in kept]
-        for kept in record.lists()
-    )
     first = torch.zeros(length, dtype=torch.long, device=record.entering[0].device)
-    return Activations(*lists, moved=first)
+    means = record.map(lambda x: torch.zeros_like(x[:, :1]) if is_zero else x.mean(1, keepdim=True))
+    return replace(means, moved=first)
 
 
 def make_random(clean: Activations, corrupted: Activations, seed: int) -> Activations:

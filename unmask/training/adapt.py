@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
@@ -81,18 +81,13 @@ def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transforme
     config = net.config
     rows = vocab_size if config.tied else config.logit_rows
     wider = replace(config, causal=causal, vocab_size=vocab_size, num_logits=rows)
-    with torch.device("meta"):
-        opened = Transformer(wider, seed=None)
     weights = dict(net.state_dict())
     table = weights["embedding.weight"]
-    more = vocab_size - len(table)
-    if more:
+    if more := vocab_size - len(table):
         weights["embedding.weight"] = torch.cat((table, table.mean(0).expand(more, -1)))
         if config.tied:
             weights["head.weight"] = weights["embedding.weight"]
-    opened.load_state_dict({k: nn.Parameter(v.clone()) for k, v in weights.items()}, assign=True)
-    opened.tie_head()
-    return opened
+    return Transformer.of_weights(wider, {name: x.clone() for name, x in weights.items()})
 
 
 @torch.no_grad()
@@ -104,11 +99,10 @@ def untie_head(model: Model) -> Model:
             f"start.untie gives a tied head weights of its own; that of {model.name} has its own "
             "already: leave it out."
         )
-    with torch.device("meta"):
-        net = Transformer(replace(config, tied=False, num_logits=config.logit_rows), seed=None)
+    config = replace(config, tied=False, num_logits=config.logit_rows)
     weights = model.net.state_dict() | {"head.weight": model.net.embedding.weight}
-    net.load_state_dict({k: nn.Parameter(v.clone()) for k, v in weights.items()}, assign=True)
-    return replace(model, net=net, blueprint=replace(model.blueprint, config=net.config))
+    net = Transformer.of_weights(config, {name: x.clone() for name, x in weights.items()})
+    return replace(model, net=net, blueprint=replace(model.blueprint, config=config))
 
 
 def open_attention(step: int, length: int, recipe: Recipe) -> Bool[Tensor, "L L"] | None:

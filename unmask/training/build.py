@@ -18,12 +18,7 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
-from unmask.training.examples import (
-    Examples,
-    ExampleSource,
-    keep_beginnings,
-    read_examples,
-)
+from unmask.training.examples import Examples, ExampleSource, keep_beginnings, read_examples
 from unmask.training.learner import freeze_named, freeze_unreached
 from unmask.training.losses import Objective, make_objective
 from unmask.training.parallel import World
@@ -68,7 +63,8 @@ def prepare_job(
             f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "
             f"{examples.num_rows}: use a smaller batch.rows or more data."
         )
-    short = choose_training_dtype(recipe, world.device) == torch.bfloat16
+    dtype = choose_training_dtype(recipe, world.device)
+    short = dtype == torch.bfloat16
     if start is None:
         tokenizer = fit_tokenizer(recipe, examples.tokenizer)
         blueprint = plan_model(recipe, tokenizer)
@@ -93,9 +89,7 @@ def prepare_job(
         examples = keep_beginnings(examples, model)
     end_id = examples.tokenizer.end_id
     objective = make_objective(recipe, model.blueprint, end_id)
-    return TrainingJob(
-        recipe, examples, model, objective, world, choose_training_dtype(recipe, world.device)
-    )
+    return TrainingJob(recipe, examples, model, objective, world, dtype)
 
 
 def choose_training_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:

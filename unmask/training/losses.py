@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -85,46 +84,39 @@ class LossInputs:
         )
 
 
-class Objective(Protocol):
-    """What is minimised: the inputs that are made of a batch, and the loss on them."""
-
-    def find_learnable(self, batch: Batch) -> Bool[Tensor, "B L"]:
-        """True on the tokens that may have to be predicted."""
-        ...
-
-    def count(self, batch: Batch) -> float:
-        """How many terms the loss of this batch is the mean of, so that parts of a step add up."""
-        ...
-
-    def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> LossInputs:
-        """The inputs of the loss: the batch noised at times t, or what noises it on the device."""
-        ...
-
-    def loss(self, net: Transformer, inputs: LossInputs) -> Float[Tensor, ""]:
-        """The loss, with a gradient."""
-        ...
-
-
 @dataclass(frozen=True)
-class MeanOverTokens:
-    """What an objective learns, unless it says otherwise: all tokens that may be noised, alike."""
+class Objective(ABC):
+    """What is minimised: the inputs that are made of a batch, and the loss on them.
+
+    Unless one says otherwise, all tokens that may be noised are learned, and alike.
+    """
 
     settings: ObjectiveSettings
+
+    @abstractmethod
+    def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> LossInputs:
+        """The inputs of the loss: the batch noised at times t, or what noises it on the device."""
+
+    @abstractmethod
+    def loss(self, net: Transformer, inputs: LossInputs) -> Float[Tensor, ""]:
+        """The loss, with a gradient."""
 
     @property
     def noising(self) -> tuple[bool, bool, float]:
         """What may be noised: responses only, filling as well; and how often prompts are hidden."""
         return self.settings.response_only, self.settings.filling, self.settings.drop_prompt
 
-    def find_learnable(self, batch: Batch) -> Tensor:
+    def find_learnable(self, batch: Batch) -> Bool[Tensor, "B L"]:
+        """True on the tokens that may have to be predicted."""
         return allow_noise(batch, self.settings.response_only, self.settings.filling)
 
     def count(self, batch: Batch) -> float:
+        """How many terms the loss of this batch is the mean of, so that parts of a step add up."""
         return float(self.find_learnable(batch).sum())
 
 
 @dataclass(frozen=True)
-class MaskedObjective(MeanOverTokens):
+class MaskedObjective(Objective):
     """The masked cross-entropy under one of its weightings."""
 
     process: Masked
@@ -157,7 +149,7 @@ class MaskedObjective(MeanOverTokens):
 
 
 @dataclass(frozen=True)
-class CausalObjective(MeanOverTokens):
+class CausalObjective(Objective):
     """The next token; some of those before it may be read as masks."""
 
     mask_id: int | None = None
@@ -179,7 +171,7 @@ class CausalObjective(MeanOverTokens):
 
 
 @dataclass(frozen=True)
-class RearrangedObjective(MeanOverTokens, ABC):
+class RearrangedObjective(Objective):
     """The plain mean over what is predicted in rows that are read in another form."""
 
     mask_id: int
@@ -253,7 +245,7 @@ class FixedOrdersObjective(RearrangedObjective):
 
 
 @dataclass(frozen=True)
-class ProcessObjective(MeanOverTokens):
+class ProcessObjective(Objective):
     """The bound of a discrete process, or the score entropy of masked noise."""
 
     process: Process
@@ -272,7 +264,7 @@ class ProcessObjective(MeanOverTokens):
 
 
 @dataclass(frozen=True)
-class GaussianObjective(MeanOverTokens):
+class GaussianObjective(Objective):
     """The bound of noise on token vectors, or CDCD's cross-entropy.
 
     The vectors are learned, so that they are noised on the device, with the loss.

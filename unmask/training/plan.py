@@ -42,18 +42,14 @@ def plan_training(
         config = plan_model(recipe, tokenizer).config
     else:
         config = inspect(recipe.start.model)[0].config
-    tokens = recipe.batch.rows * recipe.data.context
-    steps = recipe.budget.steps
-    if recipe.budget.tokens is not None:
-        steps = max(1, recipe.budget.tokens // tokens)
     short = choose_training_dtype(recipe, device) == torch.bfloat16
     rows = recipe.batch.micro or recipe.batch.rows
     return TrainingPlan(
         examples.label,
         examples.num_rows,
         config,
-        tokens,
-        steps,
+        recipe.batch.rows * recipe.data.context,
+        recipe.steps,
         count_training_flops(config, recipe.input_length, recipe.passes),
         estimate_bytes(config, recipe, rows, short),
         free_bytes(device),

@@ -304,6 +304,13 @@ class Recipe:
         return times * self.data.context + more
 
     @property
+    def steps(self) -> int | None:
+        """How many steps the budget allows; None for minutes, until the speed is known."""
+        if self.budget.tokens is None:
+            return self.budget.steps
+        return max(1, self.budget.tokens // (self.batch.rows * self.input_length))
+
+    @property
     def passes(self) -> int:
         """Forward passes that a step costs: a backward is two, hints and clean blocks are more."""
         is_hinted = self.paradigm.noises_vectors and self.objective.self_condition > 0

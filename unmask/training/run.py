@@ -185,11 +185,13 @@ def _open_run(
 
     def note_resume() -> None:
         """Only once the checkpoint has been found to fit may the folder change."""
-        if resumed:
-            step = trainer.progress.step
-            _let_leader(world, lambda: _resume(folder, recipe, inputs, step))
+        if not resumed:
+            return
+        _let_leader(world, lambda: record_changes(folder, recipe, inputs))
+        if world.leads and trainer.progress.step == 0:
+            _log.warning("%s has no whole checkpoint: it starts from the beginning.", folder)
 
-    watched = watch(folder.name) if watch and world.leads else nullcontext(_ignore)
+    watched = watch(folder.name) if watch and world.leads else nullcontext(Hooks().notify)
     notify = held.enter_context(watched)
     return trainer, folder, replace(make_hooks(job, notify), ready=note_resume)
 
@@ -226,13 +228,6 @@ def _let_leader(world: World, act: Callable[[], None]) -> None:
         raise UserError(problem)
 
 
-def _resume(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], step: int) -> None:
-    """Record what the run is resumed with."""
-    record_changes(folder, recipe, inputs)
-    if step == 0:
-        _log.warning("%s has no whole checkpoint: it starts from the beginning.", folder)
-
-
 @contextmanager
 def _deterministic(recipe: Recipe) -> Generator[None]:
     """Deterministic algorithms inside the block, where the recipe wants them.
@@ -250,7 +245,3 @@ def _deterministic(recipe: Recipe) -> Generator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
-
-
-def _ignore(done: int, total: int | None, note: str) -> None:
-    pass

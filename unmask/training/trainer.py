@@ -48,7 +48,7 @@ class Trainer:
             self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
         self.guard = Guard(recipe.guards, job.world.device, recipe.optimiser.clip)
         self.order = RowOrder(job.examples.num_rows, recipe.batch.rows, recipe.seed)
-        self.progress = Progress(total=plan_steps(job))
+        self.progress = Progress(total=recipe.steps)
         self.norm = torch.zeros((), device=job.world.device)
         self._losses = torch.zeros((), device=job.world.device)
         self._counted = torch.zeros((), dtype=torch.long, device=job.world.device)
@@ -228,20 +228,5 @@ class Trainer:
         weights = {name: full_tensor(x) for name, x in self.net.state_dict().items()}
         if self.job.recipe.start.lora_rank is not None:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
-        with torch.device("meta"):
-            plain = Transformer(self.net.config, seed=None)
-        held = {
-            name: nn.Parameter(weight.detach().to("cpu", copy=True))
-            for name, weight in weights.items()
-        }
-        plain.load_state_dict(held, assign=True)
-        plain.tie_head()
-        return plain.eval()
-
-
-def plan_steps(job: TrainingJob) -> int | None:
-    """How many steps the budget allows; None for minutes, until the speed is known."""
-    budget, batch = job.recipe.budget, job.recipe.batch
-    if budget.tokens is not None:
-        return max(1, budget.tokens // (batch.rows * job.recipe.input_length))
-    return budget.steps
+        held = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
+        return Transformer.of_weights(self.net.config, held).eval()

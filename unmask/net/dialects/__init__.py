@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from unmask.base.errors import UserError, suggest
 from unmask.net.dialects.dialect import Dialect, Source
 
-_NOT_DIALECTS = ("dialect", "names")
+_NOT_DIALECTS = ("dialect", "layouts", "names")
 
 
 @cache

@@ -22,10 +22,8 @@ class Adaptation:
 
     name: str
     about: str
-    bases: dict[str, Dialect]
-    """By model type."""
-    architectures: dict[str, str]
-    """By model type, too."""
+    bases: dict[str, tuple[Dialect, str]]
+    """By model type, and the name of its own architecture."""
     is_any_type: bool = False
     """Whether the architecture is enough to recognise it, whatever the model type."""
     shift: bool = False
@@ -37,8 +35,8 @@ class Adaptation:
     """Their fields that would make it another network, unless they are null."""
 
     def recognise(self, source: Source) -> bool:
-        named = source.config.get("architectures")
-        fits = self.is_any_type and named == [*self.architectures.values()]
+        named = [architecture for _, architecture in self.bases.values()]
+        fits = self.is_any_type and source.config.get("architectures") == named
         return fits or source.config.get("model_type") in self.bases
 
     def read(self, source: Source) -> Blueprint:
@@ -51,7 +49,7 @@ class Adaptation:
             raise SettingsError(source.label, problems)
         known = source.config.get("model_type") in self.bases
         model_type = source.config["model_type"] if known else [*self.bases][-1]
-        base = self.bases[model_type].read(source)
+        base = self.bases[model_type][0].read(source)
         block = None
         if self.block_field is not None:
             block = source.config.get(self.block_field, self.default_block)
@@ -61,9 +59,9 @@ class Adaptation:
     def write(self, blueprint: Blueprint) -> dict[str, Any]:
         model_type = self._choose_base(blueprint.config)
         causal = replace(blueprint.config, causal=True, block=None)
-        settings = self.bases[model_type].write(Blueprint(causal, "causal"))
+        base, architecture = self.bases[model_type]
+        settings = base.write(Blueprint(causal, "causal")) | {"architectures": [architecture]}
         settings |= {"model_type": model_type, "mask_token_id": blueprint.mask_id}
-        settings["architectures"] = [self.architectures[model_type]]
         if self.block_field is not None:
             if blueprint.config.block is None:
                 raise UserError(f"a {self.name} model has block-causal attention")
@@ -75,24 +73,24 @@ class Adaptation:
         wanted = "qwen3" if config.qk_norm else "llama"
         if config.qkv_bias and not config.out_bias:
             wanted = "qwen2"
-        fitting = [name for name, base in self.bases.items() if base.name == wanted]
+        fitting = [name for name, (base, _) in self.bases.items() if base.name == wanted]
         return fitting[0] if fitting else [*self.bases][-1]
 
 
-_A2D = {base.name: base for base in (llama.DIALECT, qwen2.DIALECT, qwen3.DIALECT)}
 ADAPTATIONS = (
     Adaptation(
         "a2d",
         "dllm's A2D of Llama, Qwen2 and Qwen3: sees everything, or `block=` in its bd3lm variants; "
         "the mask is the tokenizer's",
-        {f"a2d-{name}": base for name, base in _A2D.items()},
-        {f"a2d-{name}": f"A2D{name.capitalize()}LMHeadModel" for name in _A2D},
+        {
+            f"a2d-{base.name}": (base, f"A2D{base.name.capitalize()}LMHeadModel")
+            for base in (llama.DIALECT, qwen2.DIALECT, qwen3.DIALECT)
+        },
     ),
     Adaptation(
         "illada",
         "iLLaDA, in Llama's layout: sees everything",
-        {"illada": llama.DIALECT},
-        {"illada": "ILLaDAForCausalLM"},
+        {"illada": (llama.DIALECT, "ILLaDAForCausalLM")},
         is_any_type=True,
         refused=("layer_norm_eps",),
     ),
@@ -100,8 +98,7 @@ ADAPTATIONS = (
     Adaptation(
         "sdar",
         "SDAR: `qk_norm`; blocks of 4 unless given",
-        {"sdar": qwen3.DIALECT},
-        {"sdar": "SDARForCausalLM"},
+        {"sdar": (qwen3.DIALECT, "SDARForCausalLM")},
         block_field="block_size",
         default_block=4,
     ),
@@ -109,8 +106,7 @@ ADAPTATIONS = (
         "fast_dllm",
         "Fast-dLLM v2: blocks, row i predicts i + 1; its sampler is "
         '`plan="threshold=0.9", block=8`',
-        {"Fast_dLLM_Qwen": qwen2.DIALECT},
-        {"Fast_dLLM_Qwen": "Fast_dLLM_QwenForCausalLM"},
+        {"Fast_dLLM_Qwen": (qwen2.DIALECT, "Fast_dLLM_QwenForCausalLM")},
         shift=True,
         block_field="bd_size",
         default_block=32,
@@ -118,15 +114,13 @@ ADAPTATIONS = (
     Adaptation(
         "rnd1",
         "RND1: Qwen3's mixture; sees everything, row i predicts i + 1",
-        {"rnd1": experts.QWEN3_MOE},
-        {"rnd1": "RND1LM"},
+        {"rnd1": (experts.QWEN3_MOE, "RND1LM")},
         shift=True,
     ),
     Adaptation(
         "sdar_moe",
         "SDAR's mixture, in the layout of Qwen3's: blocks of 4 unless given",
-        {"sdar_moe": experts.QWEN3_MOE},
-        {"sdar_moe": "SDARMoeForCausalLM"},
+        {"sdar_moe": (experts.QWEN3_MOE, "SDARMoeForCausalLM")},
         block_field="block_size",
         default_block=4,
     ),

@@ -5,20 +5,12 @@ whole texts is not. All tokens are of the first type, as in a text of one part.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import (
-    SIZES,
-    TOKEN_FIELDS,
-    Dialect,
-    FieldTable,
-    Source,
-    TensorMap,
-    build_config,
-    find_mask,
-)
-from unmask.net.model import Blueprint
+from unmask.net.dialects.dialect import SIZES, FieldTable, TensorMap
+from unmask.net.dialects.layouts import Layout
+from unmask.net.dialects.names import Names
 
 _TABLE = FieldTable(
     same=SIZES | {"norm_eps": "layer_norm_eps", "token_types": "type_vocab_size"},
@@ -31,73 +23,60 @@ _TABLE = FieldTable(
     },
     optional={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
 )
-
-
-def _read(source: Source) -> Blueprint:
-    network = build_config(
-        _TABLE.read(source.config, source.label),
-        source,
-        norm="layer",
-        positions="learned",
-        mlp="gelu",
-        gelu="exact",
-        residual="post",
-        tied=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        head_bias=True,
-        head_mlp=True,
-        head_mlp_bias=True,
-    )
-    return Blueprint(network, "masked", find_mask(source))
-
-
-def _write(blueprint: Blueprint) -> dict[str, Any]:
-    return {
-        "architectures": ["BertForMaskedLM"],
-        "model_type": "bert",
-        **_TABLE.write(blueprint.config),
-        "mask_token_id": blueprint.mask_id,
-    }
+_LAYER = "bert.encoder.layer.{i}."
+_NAMES = Names(
+    layer=_LAYER,
+    parts={
+        "attn.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attn.out": "attention.output.dense",
+        "mlp_norm": "attention.output.LayerNorm",
+        "mlp.up": "intermediate.dense",
+        "mlp.down": "output.dense",
+    },
+    ends={
+        "embedding": "bert.embeddings.word_embeddings",
+        "position": "bert.embeddings.position_embeddings",
+        "types": "bert.embeddings.token_type_embeddings",
+        "layers.0.attn_norm": "bert.embeddings.LayerNorm",
+        "norm.dense": "cls.predictions.transform.dense",
+        "norm.last": "cls.predictions.transform.LayerNorm",
+        "head.bias": "cls.predictions.bias",
+    },
+)
 
 
 def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
-    tables = {"word": "embedding", "position": "position", "token_type": "types"}
-    for theirs, ours in tables.items():
-        yield TensorMap(f"bert.embeddings.{theirs}_embeddings.weight", f"{ours}.weight")
-    yield TensorMap("cls.predictions.bias", "head.bias")
-    head = "cls.predictions.transform."
-    parts = {f"{head}dense": "norm.dense", f"{head}LayerNorm": "norm.last"}
-    parts["bert.embeddings.LayerNorm"] = "layers.0.attn_norm"
-    width = config.heads * config.head_dim
-    for i in range(config.layers):
-        theirs, ours = f"bert.encoder.layer.{i}.", f"layers.{i}."
-        parts[f"{theirs}attention.output.dense"] = f"{ours}attn.out"
-        parts[f"{theirs}attention.output.LayerNorm"] = f"{ours}mlp_norm"
-        parts[f"{theirs}intermediate.dense"] = f"{ours}mlp.up"
-        parts[f"{theirs}output.dense"] = f"{ours}mlp.down"
-        # The norm after a layer is the one before what the next layer reads.
-        above = f"layers.{i + 1}.attn_norm" if i + 1 < config.layers else "norm"
-        parts[f"{theirs}output.LayerNorm"] = above
-        for j, name in enumerate(("query", "key", "value")):
-            for tensor in ("weight", "bias"):
-                rows = (j * width, (j + 1) * width)
-                own = f"{ours}attn.qkv.{tensor}"
-                yield TensorMap(f"{theirs}attention.self.{name}.{tensor}", own, rows)
-    for name, own in parts.items():
-        for tensor in ("weight", "bias"):
-            yield TensorMap(f"{name}.{tensor}", f"{own}.{tensor}")
+    # The norm after a layer is the one before what the next layer reads.
+    above = [f"layers.{i + 1}.attn_norm" for i in range(config.layers - 1)] + ["norm"]
+    norms = {ours: _LAYER.format(i=i) + "output.LayerNorm" for i, ours in enumerate(above)}
+    return replace(_NAMES, ends={**_NAMES.ends, **norms}).map_tensors(config)
 
 
-DIALECT = Dialect(
-    name="bert",
-    about="BERT: norms after the additions, token types, an MLM head; the mask is the tokenizer's",
-    recognise=lambda source: source.config.get("model_type") == "bert",
-    read=_read,
-    map_tensors=_map_tensors,
-    write=_write,
-    old_endings={"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"},
+DIALECT = Layout(
+    "bert",
+    "BertForMaskedLM",
+    _TABLE,
+    _NAMES,
+    network={
+        "norm": "layer",
+        "positions": "learned",
+        "mlp": "gelu",
+        "gelu": "exact",
+        "residual": "post",
+        "tied": True,
+        "qkv_bias": True,
+        "out_bias": True,
+        "mlp_bias": True,
+        "head_bias": True,
+        "head_mlp": True,
+        "head_mlp_bias": True,
+    },
+    kind="masked",
+    has_rotary=False,
+).make_dialect(
+    "bert",
+    "BERT: norms after the additions, token types, an MLM head; the mask is the tokenizer's",
+    tied_head="cls.predictions.decoder.weight",
     ignored=(
         "embeddings.position_ids",
         "pooler.dense.weight",
@@ -106,7 +85,6 @@ DIALECT = Dialect(
         "cls.seq_relationship.bias",
         "cls.predictions.decoder.bias",  # `cls.predictions.bias` once more
     ),
-    tied_head="cls.predictions.decoder.weight",
-    token_fields=TOKEN_FIELDS,
-    needs_mask=True,
+    map_tensors=_map_tensors,
+    old_endings={"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"},
 )

@@ -6,15 +6,15 @@ constant: it is folded into norms and projections while loading (`unmask.net.fol
 as the constant that it is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from unmask.base.config import SettingsError
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, TensorMap, build_config
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
+from unmask.net.dialects.names import Names
 from unmask.net.model import Blueprint
 from unmask.net.paradigm import get_paradigm
 from unmask.noise.settings import NoiseConfig
@@ -152,27 +152,27 @@ class Peer:
         return settings.get("time_conditioning", True) is False
 
 
-def _map_tensors(config: NetConfig, prefix: str) -> Iterator[TensorMap]:
-    yield TensorMap(f"{prefix}vocab_embed.embedding", "embedding.weight")
-    both = ("weight", "bias")
-    norms = both if config.norm_bias else ("weight",)
-    yield from (TensorMap(f"{prefix}output_layer.linear.{x}", f"head.{x}") for x in both)
-    yield from (TensorMap(f"{prefix}output_layer.norm_final.{x}", f"norm.{x}") for x in norms)
-    parts = {"norm1": ("attn_norm", norms), "norm2": ("mlp_norm", norms)}
-    parts |= {"attn_qkv": ("attn.qkv", ("weight",)), "attn_out": ("attn.out", ("weight",))}
-    parts |= {"mlp.0": ("mlp.up", both), "mlp.2": ("mlp.down", both)}
-    if config.adaln is not None:
-        parts["adaLN_modulation"] = ("modulation", both)
-        for x in both:
-            yield TensorMap(f"{prefix}sigma_map.mlp.0.{x}", f"time.rise.{x}")
-            yield TensorMap(f"{prefix}sigma_map.mlp.2.{x}", f"time.mix.{x}")
-            yield TensorMap(f"{prefix}output_layer.adaLN_modulation.{x}", f"norm.modulation.{x}")
-    if config.classes is not None:
-        yield TensorMap(f"{prefix}cond_map.embedding_table.weight", "time.classes.weight")
-    for i in range(config.layers):
-        for theirs, (ours, kinds) in parts.items():
-            for x in kinds:
-                yield TensorMap(f"{prefix}blocks.{i}.{theirs}.{x}", f"layers.{i}.{ours}.{x}")
+def _name_tensors(prefix: str) -> Names:
+    ends = {
+        "embedding.weight": "vocab_embed.embedding",
+        "head": "output_layer.linear",
+        "norm": "output_layer.norm_final",
+        "norm.modulation": "output_layer.adaLN_modulation",
+        "time.rise": "sigma_map.mlp.0",
+        "time.mix": "sigma_map.mlp.2",
+        "time.classes": "cond_map.embedding_table",
+    }
+    parts = {
+        "attn_norm": "norm1",
+        "attn.qkv": "attn_qkv",
+        "attn.out": "attn_out",
+        "mlp_norm": "norm2",
+        "mlp.up": "mlp.0",
+        "mlp.down": "mlp.2",
+        "modulation": "adaLN_modulation",
+    }
+    named = {ours: prefix + theirs for ours, theirs in ends.items()}
+    return Names(prefix + "blocks.{i}.", parts, named)
 
 
 _CONSTANT = "a constant time, folded into the weights and written as such"
@@ -234,7 +234,7 @@ DIALECTS = tuple(
         about=peer.about,
         recognise=peer.recognise,
         read=peer.read,
-        map_tensors=partial(_map_tensors, prefix=peer.prefix),
+        map_tensors=_name_tensors(peer.prefix).map_tensors,
         write=peer.write,
         find_stored=peer.find_stored,
         ignored=(

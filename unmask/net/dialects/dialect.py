@@ -45,8 +45,6 @@ class Source:
     """Where its tokenizer may be."""
     mask: int | None = None
     """The mask id that the user gave."""
-    kind: str | None = None
-    """What the user says that it is."""
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -115,6 +113,8 @@ class FieldTable:
     """Their field: the one value that our network has; another one is refused."""
     optional: Mapping[str, Any] = field(default_factory=dict)
     """Their field: what its absence means."""
+    also_called: Mapping[str, str] = field(default_factory=dict)
+    """Their field: the one that says it where this one is absent."""
     needed: tuple[str, ...] = ()
     """Their further fields that a dialect looks at itself."""
 
@@ -122,6 +122,9 @@ class FieldTable:
         """Our fields from their settings; all problems are reported at once."""
         # A missing key and null mean the same.
         present = {name: value for name, value in config.items() if value is not None}
+        for name, other in self.also_called.items():
+            if other in present:
+                present.setdefault(name, present[other])
         problems = [
             f"{theirs!r} is missing"
             for theirs in (*dict.fromkeys(self.same.values()), *self.needed)

@@ -1,28 +1,26 @@
 """LLaDA: the Llama block, bidirectional, under names of its own."""
 
-from functools import partial
-from typing import Any
+from unmask.net.dialects.dialect import FieldTable, Source
+from unmask.net.dialects.layouts import Layout
+from unmask.net.dialects.names import Names
 
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
-from unmask.net.dialects.names import BlockNames, llama_map
-from unmask.net.model import Blueprint
-
-_NAMES = BlockNames(
-    embedding="model.transformer.wte",
-    block="model.transformer.blocks.{i}.",
-    attn_norm="attn_norm",
-    q="q_proj",
-    k="k_proj",
-    v="v_proj",
-    out="attn_out",
-    mlp_norm="ff_norm",
-    gate="ff_proj",
-    up="up_proj",
-    down="ff_out",
-    norm="model.transformer.ln_f",
-    head="model.transformer.ff_out",
+_NAMES = Names(
+    layer="model.transformer.blocks.{i}.",
+    parts={
+        "attn_norm": "attn_norm",
+        "attn.qkv": ("q_proj", "k_proj", "v_proj"),
+        "attn.out": "attn_out",
+        "mlp_norm": "ff_norm",
+        "mlp.gate": "ff_proj",
+        "mlp.up": "up_proj",
+        "mlp.down": "ff_out",
+    },
+    ends={
+        "embedding": "model.transformer.wte",
+        "norm": "model.transformer.ln_f",
+        "head": "model.transformer.ff_out",
+    },
 )
-
 _TABLE = FieldTable(
     same={
         "vocab_size": "embedding_size",  # rows of embedding and head; may exceed `vocab_size`
@@ -50,38 +48,29 @@ _TABLE = FieldTable(
         "scale_logits": False,
     },
     optional={"n_kv_heads": None, "weight_tying": False, "include_qkv_bias": False},
+    also_called={"embedding_size": "vocab_size"},
     needed=("mask_token_id",),
 )
 
 
-def _read(source: Source) -> Blueprint:
-    config = dict(source.config)
-    if config.get("embedding_size") is None:
-        config["embedding_size"] = config.get("vocab_size")
-    values = _TABLE.read(config, source.label)
-    return Blueprint(build_config(values, source), "masked", source.config["mask_token_id"])
-
-
-def _write(blueprint: Blueprint) -> dict[str, Any]:
-    return {
-        "architectures": ["LLaDAModelLM"],
-        "model_type": "llada",
-        **_TABLE.write(blueprint.config),
-        "vocab_size": blueprint.config.vocab_size,
-        "mask_token_id": blueprint.mask_id,
-    }
-
-
-DIALECT = Dialect(
-    name="llada",
-    about="LLaDA-8B and LLaDA-1.5: sees everything",
+def _recognise(source: Source) -> bool:
     # LLaDA-MoE calls itself llada, too (`unmask.net.dialects.experts`).
-    recognise=lambda source: (
-        source.config.get("model_type") == "llada" and source.config.get("num_experts") is None
-    ),
-    read=_read,
-    map_tensors=partial(llama_map, names=_NAMES),
-    write=_write,
+    return source.config.get("model_type") == "llada" and source.config.get("num_experts") is None
+
+
+DIALECT = Layout(
+    "llada",
+    "LLaDAModelLM",
+    _TABLE,
+    _NAMES,
+    kind="masked",
+    has_rotary=False,
+    add=lambda blueprint: {"vocab_size": blueprint.config.vocab_size},
+).make_dialect(
+    "llada",
+    "LLaDA-8B and LLaDA-1.5: sees everything",
+    tied_head=None,
+    ignored=(),
     token_fields=("eos_token_id", "pad_token_id"),
-    needs_mask=True,
+    recognise=_recognise,
 )

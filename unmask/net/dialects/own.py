@@ -5,16 +5,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.reading import read_json_object
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, Source, TensorMap
+from unmask.net.dialects.names import list_parameters
 from unmask.net.model import Blueprint
 from unmask.net.paradigm import Kind
-from unmask.net.transformer import Transformer
 from unmask.noise.settings import NoiseConfig
 
 FORMAT = 1
@@ -72,10 +70,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
 
 
 def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
-    with torch.device("meta"):
-        net = Transformer(config, seed=None)
-    for name, _ in net.named_parameters():  # a tied head is listed once, as the embedding
-        yield TensorMap(name, name)
+    return (TensorMap(name, name) for name in list_parameters(config))
 
 
 DIALECT = Dialect(

@@ -5,9 +5,7 @@ is how the two kinds are recognised.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -16,7 +14,8 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, TensorMap, build_config
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
+from unmask.net.dialects.names import Names
 from unmask.net.model import Blueprint
 from unmask.net.presets import preset
 
@@ -97,32 +96,26 @@ def _join_groups(qkv: Tensor, config: NetConfig) -> Tensor:
     return torch.cat(grouped, dim=1).flatten(0, 2)
 
 
-def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
-    yield TensorMap(_EMBEDDING, "embedding.weight")
-    yield TensorMap("transformer.ln_f.weight", "norm.weight")
-    yield TensorMap(_HEAD, "head.weight")
-    split, join = (partial(turn, config=config) for turn in (_split_groups, _join_groups))
-    same = {
-        "norm_1": "attn_norm",
-        "attn.proj": "attn.out",
-        "norm_2": "mlp_norm",
-        "mlp.swiglu.w1": "mlp.gate",
-        "mlp.swiglu.w2": "mlp.up",
-        "mlp.swiglu.w3": "mlp.down",
-    }
-    for i in range(config.layers):
-        theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
-        yield TensorMap(f"{theirs}attn.attn.weight", f"{ours}attn.qkv.weight", None, split, join)
-        for name, own in same.items():
-            yield TensorMap(f"{theirs}{name}.weight", f"{ours}{own}.weight")
-
-
+_NAMES = Names(
+    layer="transformer.h.{i}.",
+    parts={
+        "attn_norm": "norm_1",
+        "attn.qkv": "attn.attn",
+        "attn.out": "attn.proj",
+        "mlp_norm": "norm_2",
+        "mlp.gate": "mlp.swiglu.w1",
+        "mlp.up": "mlp.swiglu.w2",
+        "mlp.down": "mlp.swiglu.w3",
+    },
+    ends={"embedding.weight": _EMBEDDING, "norm": "transformer.ln_f", "head.weight": _HEAD},
+    turns={"attn.qkv.weight": (_split_groups, _join_groups)},
+)
 DIALECT = Dialect(
     name="smdm",
     about="SMDM: rotary tables in bfloat16, no logit of the mask",
     recognise=lambda source: _MARK in source.shapes,
     read=_read,
-    map_tensors=_map_tensors,
+    map_tensors=_NAMES.map_tensors,
     write=_write,
     config_file="lit_config.json",
 )
