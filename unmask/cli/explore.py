@@ -75,15 +75,10 @@ def _listen(port: int) -> socket.socket:
     """A socket that is bound to this machine alone."""
     if not 0 <= port <= 65535:
         raise UserError(f"the port {port} was given: expected 0 to 65535.")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
-        listener.close()
         raise UserError(
             f"the port {port} cannot be used ({error.strerror}): name another by --port, or leave "
             "it out."
         ) from None
-    listener.listen(128)
-    return listener
