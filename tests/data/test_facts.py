@@ -20,7 +20,7 @@ from unmask.data.facts import (
 )
 from unmask.data.shards import write_shards
 from unmask.data.sources import find_own_problems, name_tests, read_asked
-from unmask.measures.inputs import find_corpus, name_two_way
+from unmask.measures.inputs import find_corpus, name_splits
 from unmask.training.examples import read_examples
 from unmask.training.recipe import DataSettings
 
@@ -141,7 +141,7 @@ def test_own_facts_asked_both_ways_are_splits(tmp_path, capsys):
     asked = read_asked(path)
     two_way = {"both_p2d": both[:1], "both_d2p": both[1:]}
     assert asked.splits == {"p2d_same": [same], "p2d_reverse": [back], **two_way}
-    assert name_tests(asked) == tuple(asked.splits) == name_two_way(asked)
+    assert name_tests(asked) == tuple(asked.splits) == name_splits(asked, two_way=True)
     assert find_corpus([same, back], []).splits == {"p2d_same": [same], "p2d_reverse": [back]}
     assert app(["data", "show", str(path)], standalone_mode=False) is None
     shown = capsys.readouterr().out

@@ -101,10 +101,9 @@ class Measure(Generic[S]):
         if self.summarise is not None:
             return self.summarise(tables, settings)
         assert self.comparison is not None
-        prepare = self.prepare or (
-            lambda tables, settings: tables[next(iter(self.tables))].to_pylist()
-        )
-        return self.comparison.summarise(prepare(tables, settings))
+        if self.prepare is not None:
+            return self.comparison.summarise(self.prepare(tables, settings))
+        return self.comparison.summarise(tables[next(iter(self.tables))].to_pylist())
 
     def make_section(self, result: "Result") -> Sequence[Described] | Section:
         """What readers see of a result."""

@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
-from unmask.base.tables import LazyTable, Parts, find_row_groups, read_table
+from unmask.base.tables import LazyTable, Parts, find_row_groups
 from unmask.blocks.blocks import (
     Figure,
     FirstScreen,
@@ -135,20 +135,15 @@ class FolderTables(Mapping[str, "pyarrow.Table"]):
 
     def __getitem__(self, name: str) -> "pyarrow.Table":
         if name not in self._read:
-            path, parts, keys = self._find(name)
-            self._read[name] = parts.read(keys) if keys else read_table(path, parts.schema)
+            self._read[name] = self.open(name).select()
         return self._read[name]
 
     def open(self, name: str) -> LazyTable:
         """A table of which only what is needed is read."""
-        path, parts, keys = self._find(name)
-        return parts.open(keys) if keys else LazyTable([path], parts.schema)
-
-    def _find(self, name: str) -> tuple[Path, Parts, list[str]]:
-        """The file of a table, its parts, and the keys of those to read where it is not there."""
-        path = self.folder / f"{name}.parquet"
-        parts = Parts(self.folder / "parts" / name, self.schemas[name])
-        return path, parts, [] if path.is_file() else parts.keys()
+        path, schema = self.folder / f"{name}.parquet", self.schemas[name]
+        parts = Parts(self.folder / "parts" / name, schema)
+        keys = [] if path.is_file() else parts.keys()
+        return parts.open(keys) if keys else LazyTable([path], schema)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)
