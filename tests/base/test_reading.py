@@ -21,10 +21,7 @@ from unmask.base.reading import (
     read_text,
 )
 
-PACKERS = [
-    (".xz", lzma.compress),
-    (".zst", partial(pyarrow.compress, codec="zstd", asbytes=True)),
-]
+PACKERS = [(".xz", lzma.compress), (".zst", partial(pyarrow.compress, codec="zstd", asbytes=True))]
 
 
 @pytest.mark.parametrize(

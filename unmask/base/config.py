@@ -147,11 +147,7 @@ def _can_be_written(text: str) -> bool:
 
 
 def _compare(
-    number: float,
-    least: float | None,
-    most: float | None,
-    above: float | None,
-    below: float | None,
+    number: float, least: float | None, most: float | None, above: float | None, below: float | None
 ) -> Iterator[str]:
     """What a number should have been instead."""
     if least is not None and number < least:

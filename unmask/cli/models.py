@@ -223,7 +223,8 @@ def convert(
     named: dict[str, Any] = {"kind": kind, "mask": mask, "shift": shift, "block": block}
     named |= {"revision": revision, "beginning": beginning, "tokenizer": tokenizer, "dtype": dtype}
     if not (Path(given) / CHECKPOINT).is_file():
-        model = load(given, device="cpu", **named | {"tokenizer": tokenizer or "auto"})
+        named["tokenizer"] = tokenizer or "auto"
+        model = load(given, device="cpu", **named)
     elif any(value not in (None, "stored") for value in named.values()):
         raise UserError(
             f"{given} is a checkpoint of a training run, and its recipe says what it is: leave out "

@@ -54,13 +54,7 @@ def sweep(
     resume = f"what is done is kept in {folder}; go on with: {repeat_command()}"
     with note_when_stopped(lambda: resume):
         outcome = run_sweep(
-            file,
-            folder,
-            *words,
-            minutes=minutes,
-            device=device,
-            watch=watch,
-            processes=processes,
+            file, folder, *words, minutes=minutes, device=device, watch=watch, processes=processes
         )
         section, places = draw_sweep(outcome, page)
     show_section(console, section)

@@ -6,13 +6,7 @@ from pathlib import Path
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
 from unmask.data.corpus import Corpus, find_leaks, read_corpus
-from unmask.data.facts import (
-    Fact,
-    find_mixed_ids,
-    find_repeated_subjects,
-    read_facts,
-    read_records,
-)
+from unmask.data.facts import Fact, find_mixed_ids, find_repeated_subjects, read_facts, read_records
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.reversal_files import has_reversal_files, read_reversal_files
 from unmask.data.sets_corpus import make_sets_corpus

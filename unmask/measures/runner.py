@@ -15,23 +15,10 @@ from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
 from unmask.base.locks import RunRefusedError
 from unmask.base.progress import track
-from unmask.base.runs import (
-    RunRecord,
-    check_run,
-    find_folder,
-    make_record,
-    open_run,
-    read_record,
-)
+from unmask.base.runs import RunRecord, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, has_rows, read_table, write_table
 from unmask.measures.contract import Inputs, Job, Rows, Tables
-from unmask.measures.result import (
-    FolderTables,
-    Result,
-    list_differences,
-    name_dtypes,
-    name_folders,
-)
+from unmask.measures.result import FolderTables, Result, list_differences, name_dtypes, name_folders
 from unmask.measures.settings import MachineSettings
 from unmask.measures.table import find_measure
 from unmask.measures.trainings import join_trainings, stack_tables, unite
