@@ -123,9 +123,7 @@ def _run_jobs(
     done = parts[list(parts)[-1]]
     missing = [job for job in jobs[rank::world] if not done.has(job.key)]
     for job in track(missing, measure.name, len(missing), in_lines=True):
-        rows = job.work()
-        for name, store in parts.items():
-            store.write(job.key, rows.get(name, ()))
+        _work(job, parts)
 
     def are_done() -> bool:
         return all(done.has(job.key) for job in jobs)
@@ -145,6 +143,12 @@ def _run_jobs(
     if measure.finish is not None:
         measure.finish(result)
     return result
+
+
+def _work(job: Job, parts: Mapping[str, Parts]) -> None:
+    rows = job.work()
+    for name, store in parts.items():
+        store.write(job.key, rows.get(name, ()))
 
 
 def summary_schema(measure: "Measure", name: str) -> str:
