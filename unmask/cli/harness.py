@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_lm_eval
+from unmask.base.extras import require_extra
 from unmask.cli.options import add_option, make_command
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.measures.contract import Argument
@@ -37,7 +37,7 @@ EXTRAS = (
 
 def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
     """What the verb does: the harness's table on stdout, everything in the folder."""
-    require_lm_eval("unmask harness")
+    require_extra("lm-eval", "unmask harness")
     for name in ("limit", "fewshot"):
         least = 1 if name == "limit" else 0
         if extras[name] is not None and extras[name] < least:

@@ -33,7 +33,7 @@ def sweep(
     """Train and measure a grid of recipes, and compare them; several processes share the work."""
     from rich.console import Console
 
-    from unmask.base.extras import require_study
+    from unmask.base.extras import require_extra
     from unmask.base.progress import watch
     from unmask.report.page import check_place
     from unmask.report.render_terminal import show_section
@@ -42,7 +42,7 @@ def sweep(
     from unmask.sweep.run import run_sweep
     from unmask.training.run import choose_folder
 
-    require_study("unmask sweep")
+    require_extra("study", "unmask sweep")
     console, words = Console(), list(changes or [])
     if page is not None:
         check_place(page)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, check_arguments
-from unmask.base.extras import require_study
+from unmask.base.extras import require_extra
 from unmask.blocks.blocks import Section
 from unmask.measures.contract import Argument as Argument  # for a measure's file, with the rest
 from unmask.measures.contract import Described, InputSpec, Job, Summary, Tables
@@ -130,7 +130,7 @@ class Measure(Generic[S]):
         """
         from unmask.measures.calls import call_measure
 
-        require_study(f"unmask.{self.name}")
+        require_extra("study", f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes, fresh)
 
 
