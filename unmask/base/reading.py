@@ -8,13 +8,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, suggest
 from unmask.base.unpacking import DAMAGED, PACKED, Unpacked
 
 MOST_TEXT_BYTES = 1 << 30
@@ -160,6 +160,13 @@ def require_text(record: dict[str, Any], key: str, where: str) -> str:
         return value
     given = "is missing" if key not in record else f"is {value!r}"
     raise UserError(f"{where}: {key!r} {given}, expected a text that is not empty.")
+
+
+def refuse_unknown(record: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise for a field that a record should not have."""
+    for key in record:
+        if key not in known:
+            raise UserError(f"{where}: unknown field {key!r} ({suggest(key, known)})")
 
 
 def _read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
