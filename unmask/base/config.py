@@ -209,14 +209,11 @@ def adjust(
             f"{cls.__name__}(…), or each setting by its name."
         )
     fields = [field.name for field in dataclasses.fields(cls) if field.name not in leave_out]
-    parameters = inspect.signature(function).parameters.values()
-    known = fields + [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    for name in changes:
-        if name not in fields:
-            raise UserError(f"{caller} has no argument {name!r}: {suggest(name, known)}")
-    if settings is None:
-        return cls(**changes)
-    chosen: Any = settings
+    for name in (each for each in changes if each not in fields):
+        parameters = inspect.signature(function).parameters.values()
+        known = fields + [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        raise UserError(f"{caller} has no argument {name!r}: {suggest(name, known)}")
+    chosen: Any = cls() if settings is None else settings
     return dataclasses.replace(chosen, **changes)
 
 
