@@ -11,7 +11,7 @@ from unmask.base import reading
 from unmask.base.identity import find_cache_folder
 from unmask.data import reversal_files
 from unmask.data.corpus import TESTS, Corpus, find_corpus_problems
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, list_sides
 from unmask.data.reversal_corpus import TWO_WAY
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -19,11 +19,8 @@ from unmask.data.sources import read_source
 
 def list_entities(fact: Fact) -> tuple[str, str]:
     """The name and the description as a line has them."""
-    given, answer = (
-        fact.prompt[slice(*fact.subject_span)],
-        fact.completion[slice(*fact.object_span)],
-    )
-    return (answer, given) if fact.direction == "d2p" else (given, answer)
+    description, name = (text[begin:end] for text, (begin, end), _ in list_sides(fact))
+    return name, description
 
 
 def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
@@ -55,11 +52,12 @@ def test_facts_are_derived_from_the_lines(berglund):
     for split, facts in corpus.splits.items():
         for fact in facts:
             person = people[fact.fact_id]
-            pair = (person.name, person.plain)
-            if fact.direction == "d2p":
-                pair = pair[::-1]
-            assert fact.subject == pair[0]
-            assert "_shuffled" in split or fact.object == pair[1]
+            (*_, description), (*_, name) = list_sides(fact)
+            given, answer = (name, description), (person.name, person.plain)
+            if "_shuffled" in split:
+                at = fact.direction == "d2p"
+                given, answer = given[at], answer[at]
+            assert given == answer
 
 
 def test_controls_keep_the_form_that_their_prompts_want(berglund):

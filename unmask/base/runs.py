@@ -194,10 +194,11 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
         return compare_values(before, now)
     # Where inputs lie does not matter: the same contents may have been moved. Names of models do:
     # they stand in the tables.
-    models = ({"models": list(each.get("models", ()))} for each in (before, now))
-    dtypes = (each.get(DTYPES, {}) for each in (before, now))
-    changes = compare_values(*models) or compare_values(*dtypes, what="the dtype of ")
-    if changes:
+    models, models_now = ({"models": list(each.get("models", ()))} for each in (before, now))
+    if changes := compare_values(models, models_now):
+        return changes
+    dtypes, dtypes_now = (each.get(DTYPES, {}) for each in (before, now))
+    if changes := compare_values(dtypes, dtypes_now, what="the dtype of "):
         return changes
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
