@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
+from unmask.base.reading import SURROGATE
 
 Settings = TypeVar("Settings")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -129,21 +130,12 @@ def _check(field: dataclasses.Field, value: Any, hint: Any, prefix: str = "") ->
             yield f"{label} is {item}, expected a finite number"
         elif isinstance(item, Real) and not isinstance(item, bool):
             yield from (f"{label} is {_show(item)}, {wrong}" for wrong in _compare(item, **ends))
-        elif isinstance(item, str) and "help" in limits and not _can_be_written(item):
+        elif isinstance(item, str) and "help" in limits and SURROGATE.search(item):
             yield f"{label} is {_show(item)}, expected a text without halves of surrogate pairs"
         elif isinstance(item, str) and limits.get("choices") is not None:
             known = list(limits["choices"]())
             if item.partition("=")[0] not in known:
                 yield f"{label} is {_show(item)}, expected one of {', '.join(known)}"
-
-
-def _can_be_written(text: str) -> bool:
-    """Whether a record of settings could hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _compare(

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +28,8 @@ MOST_YAML_NODES = 20_000
 MOST_FIELD_CHARACTERS = 1 << 17
 """The longest field of a CSV file."""
 MOST_INTEGER = 2**63 - 1
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Halves of surrogate pairs, which no file in UTF-8 can hold."""
 
 
 def open_text(path: str | Path) -> IO[str]:
@@ -202,13 +205,8 @@ def _join_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_repeated(names: Iterable[str]) -> str | None:
-    """The first name that occurs a second time."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+    """The first name that occurs more than once."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 class _RepeatedKeyError(ValueError):
@@ -236,7 +234,7 @@ def _check_values(value: Any, source: str, wide_integers: bool = False) -> None:
             elif isinstance(item, list):
                 inside += item
             elif isinstance(item, str):
-                if not item.isascii() and _SURROGATE.search(item):
+                if not item.isascii() and SURROGATE.search(item):
                     raise UserError(
                         f"{source}: {item[:40]!r} holds half of a surrogate pair, which is not a "
                         "character: write the character itself."
@@ -249,9 +247,6 @@ def _check_values(value: Any, source: str, wide_integers: bool = False) -> None:
         level, depth = inside, depth + 1
         if depth > MOST_DEPTH + 1:
             raise UserError(f"{source}: {_explain(RecursionError())}.")
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
