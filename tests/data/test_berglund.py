@@ -30,16 +30,21 @@ def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
     return Counter(problem.partition(",")[0] for problem in problems)
 
 
+def check_sizes(corpus: Corpus, asked: int, valid: int, **others: int) -> None:
+    """Each test and each of its controls has so many lines; half of training is two-way."""
+    sizes = dict.fromkeys((*TESTS, *TWO_WAY), asked) | {f"{test}_valid": valid for test in TESTS}
+    sizes |= {f"{test}_shuffled": asked for test in (*TESTS, *TWO_WAY)}
+    sizes |= {f"{way}_reverse_file_shuffled": asked for way in ("d2p", "p2d")} | others
+    assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
+    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
+    half = others["train"] // 2
+    assert groups == {"d2p": half // 2, "p2d": half // 2, "both": half}
+
+
 def test_splits(berglund):
     """Of ten training phrasings two validate; where the second inflects, no other fact fits."""
     corpus = read_source(berglund)
-    sizes = {"train": 160, "choose": 128, "both_d2p": 12, "both_p2d": 12}
-    sizes |= {test: 12 for test in TESTS} | {f"{test}_valid": 8 for test in TESTS}
-    sizes |= {f"{test}_shuffled": 12 for test in (*TESTS, *TWO_WAY)} | {"p2d_reverse_valid": 4}
-    sizes |= {"d2p_reverse_file_shuffled": 12, "p2d_reverse_file_shuffled": 12}
-    assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
-    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
-    assert groups == {"d2p": 40, "p2d": 40, "both": 80}
+    check_sizes(corpus, asked=12, train=160, choose=128, valid=8, p2d_reverse_valid=4)
     assert count_answers_left_in_place(corpus) == {
         "d2p_reverse_file_shuffled": 1, "p2d_reverse_file_shuffled": 1
     }  # fmt: skip
@@ -176,13 +181,7 @@ if TRUE_FILES.is_dir():
     @pytest.mark.prove
     def test_true_files():
         corpus = read_reversal_files(TRUE_FILES)
-        sizes = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
-        sizes |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
-        sizes |= {f"{test}_shuffled": 300 for test in (*TESTS, *TWO_WAY)}
-        sizes |= {"d2p_reverse_file_shuffled": 300, "p2d_reverse_file_shuffled": 300}
-        assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
-        groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
-        assert groups == {"d2p": 900, "p2d": 900, "both": 1800}
+        check_sizes(corpus, asked=300, train=3600, choose=3000, valid=150)
         assert count_answers_left_in_place(corpus) == {
             "d2p_reverse_file_shuffled": 20, "p2d_reverse_file_shuffled": 13
         }  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 from tests.tracing.learned import LENGTH, make_facts
 from unmask.base import tables as stored
 from unmask.base.tables import LazyTable, Parts
+from unmask.measures import result as results
 from unmask.measures.result import FolderTables, Result
 from unmask.measures.trace import MEASURE
 from unmask.measures.trace_section import describe
@@ -38,7 +39,10 @@ class Watch:
 
     def __init__(self, patch):
         self.largest, self.held, self.before = 0, 0, pyarrow.total_allocated_bytes()
-        for owner, name in ((stored, "read_table"), (LazyTable, "select")):
+        for owner, name in (
+            *((stored, "read_table"), (results, "read_table")),
+            *((Parts, "read"), (LazyTable, "select")),
+        ):
             patch.setattr(owner, name, self._watch(getattr(owner, name)))
         pieces, write = LazyTable.pieces, pyarrow.parquet.ParquetWriter.write_table
 

@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
-from unmask.base.tables import LazyTable, Parts, find_row_groups
+from unmask.base.tables import LazyTable, Parts, find_row_groups, read_table
 from unmask.blocks.blocks import (
     Figure,
     FirstScreen,
@@ -135,7 +135,9 @@ class FolderTables(Mapping[str, "pyarrow.Table"]):
 
     def __getitem__(self, name: str) -> "pyarrow.Table":
         if name not in self._read:
-            self._read[name] = self.open(name).select()
+            path, schema = self.folder / f"{name}.parquet", self.schemas[name]
+            is_whole = path.is_file()
+            self._read[name] = read_table(path, schema) if is_whole else self.open(name).select()
         return self._read[name]
 
     def open(self, name: str) -> LazyTable:
