@@ -41,9 +41,8 @@ def start(words: Sequence[object], change: str, line: str) -> subprocess.Popen[s
     `change` is Python that runs before it and has it print the line where a test stops it.
     """
     code = f"{change}\nimport sys; sys.argv = {['unmask', *map(str, words)]!r}\n"
-    code += "from unmask.cli.main import run_command_line; run_command_line()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"{code}from unmask.__main__ import main; main()"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -23,8 +23,8 @@ def test_help_imports_nothing_heavy():
         "import atexit, sys\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
         "sys.argv = ['unmask', '--help']\n"
-        "from unmask.cli.main import run_command_line\n"
-        "run_command_line()\n"
+        "from unmask.__main__ import main\n"
+        "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "study" in done.stdout, done.stderr
