@@ -109,12 +109,8 @@ class Fact:
         return _to_fact(record, "the fact")
 
 
-Side = tuple[str, Span, str]
-"""The name or the description of a fact: the text it stands in, where, and its plain form."""
-
-
-def list_sides(fact: Fact) -> tuple[Side, Side]:
-    """A fact's description and its name, whichever of them is given."""
+def list_sides(fact: Fact) -> tuple[tuple[str, Span, str], tuple[str, Span, str]]:
+    """A fact's description and its name: the text it stands in, where, and its plain form."""
     given = fact.prompt, fact.subject_span, fact.subject
     answer = fact.completion, fact.object_span, fact.object
     return (given, answer) if fact.direction == "d2p" else (answer, given)
