@@ -80,14 +80,14 @@ def join_openings(results: Sequence[Result]) -> Result:
             f"these runs differ in {', '.join(unlike)}: only runs that were made in the same way "
             "can be joined; without --join they stand side by side."
         )
-    weights = [_find_weights(result) for result in results]
-    for i, own in enumerate(weights):
-        for other in weights[:i]:
-            if twice := {name for digest, name in own.items() if digest in other}:
-                raise UserError(
-                    f"{', '.join(sorted(twice))}: the same weights are in two of these runs, and "
-                    "would count twice: measure them in one."
-                )
+    earlier: dict[str, str] = {}
+    for own in map(_find_weights, results):
+        if twice := {own[digest] for digest in own.keys() & earlier.keys()}:
+            raise UserError(
+                f"{', '.join(sorted(twice))}: the same weights are in two of these runs, and would "
+                "count twice: measure them in one."
+            )
+        earlier |= own
     return unite(results, stack_tables(results, _count_members(results), _count_on))
 
 
