@@ -46,7 +46,8 @@ class Result(Shown):
     """What the runs that were pooled were not all made with."""
 
     def __repr__(self) -> str:
-        models = list(dict.fromkeys(name for each in self.records for name in _list_models(each)))
+        names = (str(name) for each in self.records for name in each.inputs.get("models", ()))
+        models = dict.fromkeys(names)
         clear = sum(map(is_clear, self.outcomes))
         of = f" of {', '.join(models)}" if models else ""
         return (
@@ -113,10 +114,6 @@ class Result(Shown):
         for piece in open_table(self.tables, self.measure.name).pieces(["model", "kind"]):
             kinds |= find_row_groups(piece, "model", "kind").keys()
         return kinds
-
-
-def _list_models(record: RunRecord) -> list[str]:
-    return [str(name) for name in record.inputs.get("models", ())]
 
 
 def open_table(tables: Tables, name: str) -> LazyTable:

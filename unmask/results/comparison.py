@@ -179,7 +179,8 @@ class Comparison:
         differences = []
         for key, members in tidy.group_by(rows, lambda row: tuple(map(row.get, columns))).items():
             sides = tidy.group_by(members, self.variant.column)
-            for one, control in self._list_pairs(list(sides)):
+            pairs = self.against(list(sides)) if callable(self.against) else self.against
+            for one, control in pairs:
                 if one not in sides or control not in sides:
                     continue
                 where = dict(zip(columns, key, strict=True))
@@ -192,9 +193,6 @@ class Comparison:
                     if gap is not None:
                         differences.append(where | {"metric": name} | gap)
         return differences
-
-    def _list_pairs(self, variants: Sequence[Any]) -> _Pairs:
-        return self.against if isinstance(self.against, Sequence) else self.against(variants)
 
     # What readers see: the section.
 
