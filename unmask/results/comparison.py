@@ -179,7 +179,8 @@ class Comparison:
         differences = []
         for key, members in tidy.group_by(rows, lambda row: tuple(map(row.get, columns))).items():
             sides = tidy.group_by(members, self.variant.column)
-            pairs = self.against(list(sides)) if callable(self.against) else self.against
+            known = self.against
+            pairs = known if isinstance(known, Sequence) else known(list(sides))
             for one, control in pairs:
                 if one not in sides or control not in sides:
                     continue
