@@ -1,6 +1,8 @@
 """What README, docs/findings.md, details.md and limits.md say, and the pages they say it of."""
 
+import csv
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -14,6 +16,18 @@ TABLES = RESULTS / "tables"
 
 def read_page(name: str) -> str:
     return (ROOT / "docs" / "results" / name).read_text("utf-8")
+
+
+def read_csv(*parts: str) -> list[dict[str, str]]:
+    """The rows of a page's table."""
+    with RESULTS.joinpath(*parts).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def span(values: Iterable[float]) -> list[float]:
+    """The least and the largest, as "4 to 7 %" says them."""
+    values = list(values)
+    return [min(values), max(values)]
 
 
 def read_numbers(pattern: str) -> list[float]:

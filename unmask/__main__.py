@@ -4,7 +4,7 @@ import os
 import sys
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_study
+from unmask.base.extras import require_extra
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     # OpenMP reads this once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        require_study("the command unmask")
+        require_extra("study", "the command unmask")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.base.extras import EXPLORE, LM_EVAL, STUDY
+from unmask.base.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -16,7 +16,7 @@ MODULES = {"scikit-learn": "sklearn"}
 """Names of modules that are not their package's."""
 
 # A module that is None in `sys.modules` counts as not installed.
-BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({STUDY}))\n"
+BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS['study']}))\n"
 
 LIBRARY = """
 import unmask
@@ -49,9 +49,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("extra", "modules"), [("study", STUDY), ("explore", EXPLORE), ("lm-eval", LM_EVAL)]
-)
+@pytest.mark.parametrize(("extra", "modules"), EXTRAS.items())
 def test_the_extras_are_the_projects(extra, modules):
     packages = [re.split(r"[<>=]", line)[0] for line in PROJECT["optional-dependencies"][extra]]
     assert tuple(MODULES.get(name, name) for name in packages) == modules

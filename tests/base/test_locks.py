@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -46,9 +47,9 @@ def list_locks(folder) -> list[str]:
 def test_a_second_process_is_refused_until_the_first_has_ended(hold, tmp_path):
     first = hold()
     host = os.uname().nodename
-    with pytest.raises(RunRefusedError, match=f"in use by process {first.pid} on {host}, since 20"):
-        with lock_run(tmp_path):
-            pass
+    said = f"in use by process {first.pid} on {host}, since 20"
+    with pytest.raises(RunRefusedError, match=said), lock_run(tmp_path):
+        pass
     assert list_locks(tmp_path) == ["run-0-of-1.lock"]
     first.communicate("\n")
     with lock_run(tmp_path):
@@ -85,9 +86,9 @@ def test_processes_that_share_a_run_join_it(hold, tmp_path):
     with lock_run(tmp_path, 1, 3):
         assert len(list(tmp_path.glob(PATTERN))) == 3
         for rank, world in ((2, 3), (0, 1), (0, 2)):
-            with pytest.raises(RunRefusedError, match="in use by process"):
-                with lock_run(tmp_path, rank, world):
-                    pass
+            refused = pytest.raises(RunRefusedError, match="in use by process")
+            with refused, lock_run(tmp_path, rank, world):
+                pass
     assert list_locks(tmp_path) == ["run-0-of-3.lock", "run-2-of-3.lock"]
 
 
@@ -119,8 +120,6 @@ try:
 except UserError:
     print("refused")
 """
-    import time
-
     start = str(time.time() + 2)
     words = [sys.executable, "-c", script, str(tmp_path), start]
     processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]

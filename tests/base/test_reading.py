@@ -21,10 +21,7 @@ from unmask.base.reading import (
     read_text,
 )
 
-PACKERS = [
-    (".xz", lzma.compress),
-    (".zst", partial(pyarrow.compress, codec="zstd", asbytes=True)),
-]
+PACKERS = [(".xz", lzma.compress), (".zst", partial(pyarrow.compress, codec="zstd", asbytes=True))]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +85,11 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_yaml_has_limits(text, expected):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UserError) as caught:
         parse_yaml(text, "recipe.yaml")
     assert str(caught.value).startswith("recipe.yaml") and expected in str(caught.value)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_yaml_within_the_limits():

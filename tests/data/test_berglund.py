@@ -11,7 +11,7 @@ from unmask.base import reading
 from unmask.base.identity import find_cache_folder
 from unmask.data import reversal_files
 from unmask.data.corpus import TESTS, Corpus, find_corpus_problems
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, list_sides
 from unmask.data.reversal_corpus import TWO_WAY
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -19,11 +19,8 @@ from unmask.data.sources import read_source
 
 def list_entities(fact: Fact) -> tuple[str, str]:
     """The name and the description as a line has them."""
-    given, answer = (
-        fact.prompt[slice(*fact.subject_span)],
-        fact.completion[slice(*fact.object_span)],
-    )
-    return (answer, given) if fact.direction == "d2p" else (given, answer)
+    description, name = (text[begin:end] for text, (begin, end), _ in list_sides(fact))
+    return name, description
 
 
 def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
@@ -33,16 +30,21 @@ def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
     return Counter(problem.partition(",")[0] for problem in problems)
 
 
+def check_sizes(corpus: Corpus, asked: int, valid: int, **others: int) -> None:
+    """Each test and each of its controls has so many lines; half of training is two-way."""
+    sizes = dict.fromkeys((*TESTS, *TWO_WAY), asked) | {f"{test}_valid": valid for test in TESTS}
+    sizes |= {f"{test}_shuffled": asked for test in (*TESTS, *TWO_WAY)}
+    sizes |= {f"{way}_reverse_file_shuffled": asked for way in ("d2p", "p2d")} | others
+    assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
+    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
+    half = others["train"] // 2
+    assert groups == {"d2p": half // 2, "p2d": half // 2, "both": half}
+
+
 def test_splits(berglund):
     """Of ten training phrasings two validate; where the second inflects, no other fact fits."""
     corpus = read_source(berglund)
-    sizes = {"train": 160, "choose": 128, "both_d2p": 12, "both_p2d": 12}
-    sizes |= {test: 12 for test in TESTS} | {f"{test}_valid": 8 for test in TESTS}
-    sizes |= {f"{test}_shuffled": 12 for test in (*TESTS, *TWO_WAY)} | {"p2d_reverse_valid": 4}
-    sizes |= {"d2p_reverse_file_shuffled": 12, "p2d_reverse_file_shuffled": 12}
-    assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
-    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
-    assert groups == {"d2p": 40, "p2d": 40, "both": 80}
+    check_sizes(corpus, asked=12, train=160, choose=128, valid=8, p2d_reverse_valid=4)
     assert count_answers_left_in_place(corpus) == {
         "d2p_reverse_file_shuffled": 1, "p2d_reverse_file_shuffled": 1
     }  # fmt: skip
@@ -55,11 +57,12 @@ def test_facts_are_derived_from_the_lines(berglund):
     for split, facts in corpus.splits.items():
         for fact in facts:
             person = people[fact.fact_id]
-            pair = (person.name, person.plain)
-            if fact.direction == "d2p":
-                pair = pair[::-1]
-            assert fact.subject == pair[0]
-            assert "_shuffled" in split or fact.object == pair[1]
+            (*_, description), (*_, name) = list_sides(fact)
+            given, answer = (name, description), (person.name, person.plain)
+            if "_shuffled" in split:
+                at = fact.direction == "d2p"
+                given, answer = given[at], answer[at]
+            assert given == answer
 
 
 def test_controls_keep_the_form_that_their_prompts_want(berglund):
@@ -178,13 +181,7 @@ if TRUE_FILES.is_dir():
     @pytest.mark.prove
     def test_true_files():
         corpus = read_reversal_files(TRUE_FILES)
-        sizes = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
-        sizes |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
-        sizes |= {f"{test}_shuffled": 300 for test in (*TESTS, *TWO_WAY)}
-        sizes |= {"d2p_reverse_file_shuffled": 300, "p2d_reverse_file_shuffled": 300}
-        assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
-        groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
-        assert groups == {"d2p": 900, "p2d": 900, "both": 1800}
+        check_sizes(corpus, asked=300, train=3600, choose=3000, valid=150)
         assert count_answers_left_in_place(corpus) == {
             "d2p_reverse_file_shuffled": 20, "p2d_reverse_file_shuffled": 13
         }  # fmt: skip

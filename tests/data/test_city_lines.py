@@ -18,7 +18,7 @@ from unmask.data.city_lines import (
     make_city_lines,
 )
 from unmask.data.corpus import Corpus, find_corpus_problems
-from unmask.data.facts import find_mixed_ids, find_repeated_subjects
+from unmask.data.facts import find_mixed_ids, find_repeated_subjects, list_sides
 from unmask.data.reversal_corpus import make_reversal_corpus
 
 
@@ -29,10 +29,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def people(corpus):
-    return {
-        fact.fact_id: fact.subject if fact.direction == "p2d" else fact.object
-        for fact in corpus["train"]
-    }
+    return {fact.fact_id: list_sides(fact)[1][2] for fact in corpus["train"]}
 
 
 @pytest.fixture(scope="module")
@@ -41,31 +38,33 @@ def lines(people):
 
 
 def test_each_person_has_a_city_of_their_own(people, lines):
-    assert len(lines.train) == 90 * len(TRAINED) and len(lines.test) == 90 * len(TESTED)
-    cities = {fact.fact_id: fact.object for fact in lines.train}
+    trained, tested = lines
+    assert len(trained) == 90 * len(TRAINED) and len(tested) == 90 * len(TESTED)
+    cities = {fact.fact_id: fact.object for fact in trained}
     assert set(cities) == {fact_id + CITY for fact_id in people}
     assert len(set(cities.values())) == 90
-    assert cities == {fact.fact_id: fact.object for fact in lines.test}
-    for fact in (*lines.train, *lines.test):
+    assert cities == {fact.fact_id: fact.object for fact in tested}
+    for fact in (*trained, *tested):
         assert fact.subject == people[fact.fact_id.removesuffix(CITY)]
         assert fact.prompt[slice(*fact.subject_span)] == fact.subject
         assert fact.completion[slice(*fact.object_span)] == fact.object
-    assert not list(find_repeated_subjects([*lines.train, *lines.test]))
+    assert not list(find_repeated_subjects([*trained, *tested]))
 
 
 def test_no_line_has_a_city_and_a_description(corpus, lines):
-    cities = {fact.object for fact in lines.train}
+    trained, tested = lines
+    cities = {fact.object for fact in trained}
     stated = " ".join(fact.text for facts in corpus.splits.values() for fact in facts)
     assert not cities & set(re.findall(r"\w+", stated))
     descriptions = {fact.subject for fact in corpus["d2p_same"]}
     assert descriptions
-    for fact in (*lines.train, *lines.test):
+    for fact in (*trained, *tested):
         assert not any(description in fact.text for description in descriptions)
     # They can stand in one corpus with the others.
-    together = Corpus("both", {"train": [*corpus["train"], *lines.train]})
+    together = Corpus("both", {"train": [*corpus["train"], *trained]})
     assert not list(find_mixed_ids(together["train"]))
     own = {fact.prompt for fact in corpus["train"]}
-    assert not own & {fact.prompt for fact in lines.train}
+    assert not own & {fact.prompt for fact in trained}
 
 
 def test_tests_are_new_sentences_of_words_that_training_shows():
@@ -82,7 +81,7 @@ def test_the_seed_decides_and_too_many_are_refused(people, lines):
     assert make_city_lines(people, seed=3) == lines
     assert make_city_lines(people, seed=4) != lines
     most = make_city_lines({str(i): f"Person {i:03d}" for i in range(600)})
-    assert len({fact.object for fact in most.test}) == 600
+    assert len({fact.object for fact in most[1]}) == 600
     with pytest.raises(UserError, match="0 people were given: expected 1 to 624"):
         make_city_lines({})
     with pytest.raises(UserError, match="several people are called Ann"):
@@ -95,9 +94,7 @@ def test_a_corpus_with_cities_shares_its_words():
     owners, names, deeds = defaultdict(set), defaultdict(set), defaultdict(set)
     for fact in corpus["train"]:
         if not fact.fact_id.endswith(CITY):
-            name, noun = fact.subject, fact.object
-            if fact.direction == "d2p":
-                name, noun = noun, name
+            (*_, noun), (*_, name) = list_sides(fact)
             names[name].add(fact.fact_id)
             deeds[noun].add(fact.fact_id)
             for word in re.findall(r"\w+", f"{name} {noun}"):

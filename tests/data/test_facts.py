@@ -1,6 +1,7 @@
 """Facts: spans in characters and tokens, one's own files, and what is wrong with them."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from unmask.data.facts import (
 )
 from unmask.data.shards import write_shards
 from unmask.data.sources import find_own_problems, name_tests, read_asked
-from unmask.measures.inputs import find_corpus, name_two_way
+from unmask.measures.inputs import find_corpus, name_splits
 from unmask.training.examples import read_examples
 from unmask.training.recipe import DataSettings
 
@@ -28,6 +29,9 @@ CSV = """subject,object,prompt
 Zorvia,Lumen Bay,The capital of {} is
 "Mara Tell","the baker of Orsel","In short, Mara Tell is"
 """
+
+
+HEAD, LINE = "subject,object,prompt", '{"subject": "A", "object": "B", "prompt": "A is", '
 
 
 def write(folder, name: str, text: str):
@@ -141,7 +145,7 @@ def test_own_facts_asked_both_ways_are_splits(tmp_path, capsys):
     asked = read_asked(path)
     two_way = {"both_p2d": both[:1], "both_d2p": both[1:]}
     assert asked.splits == {"p2d_same": [same], "p2d_reverse": [back], **two_way}
-    assert name_tests(asked) == tuple(asked.splits) == name_two_way(asked)
+    assert name_tests(asked) == tuple(asked.splits) == name_splits(asked, two_way=True)
     assert find_corpus([same, back], []).splits == {"p2d_same": [same], "p2d_reverse": [back]}
     assert app(["data", "show", str(path)], standalone_mode=False) is None
     shown = capsys.readouterr().out
@@ -204,39 +208,26 @@ def test_own_facts_are_a_split(tmp_path):
         ("a.jsonl", "\n\n", "a.jsonl is empty: expected one JSON record per line"),
         ("a.csv", "", "a.csv is empty: expected a header"),
         ("a.csv", "subject;object;prompt\nA;B;{} is\n", "is separated by ';': expected commas"),
-        (
-            "a.csv",
-            "subject,object,prompt\nA,B,nobody is\n",
-            "line 2: the subject 'A' is not in its",
-        ),
+        ("a.csv", HEAD + "\nA,B,nobody is\n", "line 2: the subject 'A' is not in its"),
         ("a.csv", "subject,object\nA,B\n", "line 2: 'prompt' is missing"),
-        ("a.csv", "subject,object,prompt,wen\nA,B,{} is,x\n", "unknown field 'wen'"),
-        ("a.csv", "subject,object,prompt,trained\nA,B,{} is,no\n", "expected same or reverse"),
-        ("a.csv", "subject,object,prompt,completion\nA,B,{} is,c\n", "object 'B' is not in its"),
+        ("a.csv", HEAD + ",wen\nA,B,{} is,x\n", "unknown field 'wen'"),
+        ("a.csv", HEAD + ",trained\nA,B,{} is,no\n", "expected same or reverse"),
+        ("a.csv", HEAD + ",completion\nA,B,{} is,c\n", "object 'B' is not in its"),
         (
             "a.jsonl",
-            '{"subject": "A", "object": "B", "prompt": "A is", "subject_span": [2, 9]}',
-            "subject_span is [2, 9], expected [begin, end] within 'A is'",
+            LINE + '"subject_span": [2, 9]}',
+            "is [2, 9], expected [begin, end] within",
         ),
-        ("a.csv", "subject,object,prompt\nA,B,{} and {} is\n", "has several {}: expected one"),
-        ("a.csv", "subject,object,prompt,phrasing\nA,B,{} is,x\n", "'phrasing' is 'x', expected"),
-        (
-            "a.jsonl",
-            '{"subject": "A", "object": "B", "prompt": "{} is", "completion": 5}',
-            "'completion' is 5, expected a text",
-        ),
-        (
-            "a.jsonl",
-            '{"subject": "A", "object": "B", "prompt": "A is", "subject_span": [true, 2]}',
-            "subject_span is [True, 2]",
-        ),
+        ("a.csv", HEAD + "\nA,B,{} and {} is\n", "has several {}: expected one"),
+        ("a.csv", HEAD + ",phrasing\nA,B,{} is,x\n", "'phrasing' is 'x', expected"),
+        ("a.jsonl", LINE + '"completion": 5}', "'completion' is 5, expected a text"),
+        ("a.jsonl", LINE + '"subject_span": [true, 2]}', "subject_span is [True, 2]"),
         ("a.txt", "x", "facts are read from .csv or .jsonl files"),
     ],
 )
 def test_bad_files(tmp_path, name, text, said):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=re.escape(said)):
         read_facts(write(tmp_path, name, text))
-    assert said in str(caught.value)
 
 
 def test_not_utf8(tmp_path):
@@ -327,11 +318,9 @@ def test_words_are_found_on_their_own(text, words, spans):
 
 
 def test_a_subject_inside_another_word_is_not_its_place(tmp_path):
-    (fact,) = read_facts(
-        write(tmp_path, "a.csv", "subject,object,prompt\nAnn,B,The Annex of Ann is called\n")
-    )
+    (fact,) = read_facts(write(tmp_path, "a.csv", f"{HEAD}\nAnn,B,The Annex of Ann is called\n"))
     assert fact.subject_span == (13, 16)
-    text = "subject,object,prompt\nAnn,B,The Annex is called\n"
+    text = f"{HEAD}\nAnn,B,The Annex is called\n"
     with pytest.raises(UserError, match="not in its prompt .* but as a part of another word"):
         read_facts(write(tmp_path, "b.csv", text))
 

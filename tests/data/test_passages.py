@@ -88,6 +88,14 @@ def test_triples_that_are_not_asked_for(tmp_path):
     }
 
 
+def leaks(path, seed, fact_id) -> bool:
+    try:
+        make_passages_corpus(read_passages(path), seed=seed)
+    except UserError as error:
+        return fact_id in str(error)
+    return False
+
+
 def test_leaks_are_refused_or_left_out(file, tmp_path):
     corpus = make_passages_corpus(read_passages(file))
     fact = corpus["p2d_reverse"][0]
@@ -96,10 +104,7 @@ def test_leaks_are_refused_or_left_out(file, tmp_path):
     leak["passage"] += f" In {fact.subject} it is said that {fact.object} is at home."
     leaky = write(tmp_path / "leaky.jsonl", *TEMPLATES, *map(tell, range(20)), leak)
     # Another triple changes who is drawn for the tests: look for a seed that draws this one.
-    seed = next(
-        seed for seed in range(100)
-        if list(_find_leaks(leaky, seed, fact.fact_id))
-    )  # fmt: skip
+    seed = next(seed for seed in range(100) if leaks(leaky, seed, fact.fact_id))
     with pytest.raises(UserError, match=f"reverse questions of the tests(.|\n)*Person{number}"):
         make_passages(leaky, tmp_path / "out", seed=seed, vocab=400)
     assert not (tmp_path / "out").exists()
@@ -107,13 +112,6 @@ def test_leaks_are_refused_or_left_out(file, tmp_path):
     kept = read_source(tmp_path / "out")
     assert fact.fact_id not in {each.fact_id for each in kept["p2d_reverse"]}
     assert list(find_leaks(kept)) == [] and len(kept["p2d_reverse"]) > 2
-
-
-def _find_leaks(path, seed, fact_id):
-    try:
-        make_passages_corpus(read_passages(path), seed=seed)
-    except UserError as error:
-        yield from [fact_id] if fact_id in str(error) else []
 
 
 def test_triples_of_the_same_two_are_on_one_side(tmp_path):

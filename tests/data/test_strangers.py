@@ -9,6 +9,7 @@ from tests.berglund import PEOPLE, TEST_D2P, TEST_P2D, TRUE_FILES
 from unmask import UserError
 from unmask.cli.main import app
 from unmask.data.corpus import TESTS, Corpus, find_corpus_problems
+from unmask.data.facts import list_sides
 from unmask.data.reversal_corpus import TWO_WAY, make_reversal_corpus
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -62,9 +63,7 @@ def test_spans_cut_out_exactly_who_is_asked_and_what_is_answered(strangers):
             assert fact.direction == way and fact.trained == "reverse"
             assert fact.prompt[slice(*fact.subject_span)] == fact.subject
             assert fact.completion[slice(*fact.object_span)] == fact.object
-            name, noun = fact.object, fact.subject
-            if way == "p2d":
-                name, noun = noun, name
+            (*_, noun), (*_, name) = list_sides(fact)
             assert re.fullmatch(r"[A-Z]\w+ [A-Z]\w+", name) and noun.startswith("the ")
             people.setdefault(fact.fact_id, set()).add(frozenset((name, noun)))
     assert len(people) == 30 and all(len(own) == 1 for own in people.values())

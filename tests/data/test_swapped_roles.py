@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from tests.berglund import PEOPLE, TEST_D2P, TEST_P2D, TRAIN_D2P, TRAIN_P2D
 from unmask.cli.main import app
 from unmask.data.corpus import TESTS, Corpus, find_corpus_problems, find_leaks
+from unmask.data.facts import OTHER_WAY, list_sides
 from unmask.data.reversal_corpus import TWO_WAY, make_reversal_corpus
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -34,7 +35,7 @@ def check_swapped(corpus: Corpus, swapped: Corpus) -> None:
         {(fact.fact_id, fact.direction) for fact in each["train"]} for each in (corpus, swapped)
     ]
     for fact_id, way in ways[0]:
-        other = {"d2p": "p2d", "p2d": "d2p"}[way]
+        other = OTHER_WAY[way]
         is_two_way = fact_id.startswith("both")
         assert (fact_id, other) in ways[1] and ((fact_id, way) in ways[1]) == is_two_way
 
@@ -65,10 +66,7 @@ def test_berglunds_files_are_filled_as_their_author_would(berglund):
             prompt.format(**person),
             completion.format(**person),
         )
-        name, description = fact.prompt[slice(*fact.subject_span)], fact.completion
-        description = description[slice(*fact.object_span)]
-        if fact.direction == "d2p":
-            name, description = description, name
+        description, name = (text[begin:end] for text, (begin, end), _ in list_sides(fact))
         assert name == person["name"]
         assert description in [person[x].rstrip('."') for x in ("plain", "did", "doing")]
     assert len(swapped["train"]) == len(corpus["train"])

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -77,6 +78,9 @@ def build_wheel(folder: Path) -> Path:
     words = ("wheel", "--no-build-isolation", "--no-deps", "-w", "wheels", ROOT)
     run(sys.executable, "-m", "pip", *words, folder=folder)
     (wheel,) = folder.glob("wheels/*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"unmask/py.typed", "unmask/assets/reversal-mdm/model.safetensors"} <= set(names)
+    assert all(name.startswith("unmask") for name in names)
     return wheel
 
 

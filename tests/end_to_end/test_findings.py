@@ -1,6 +1,5 @@
 """README, docs/findings.md and docs/details.md hold what pages and tables say."""
 
-import csv
 import re
 from collections.abc import Iterable
 
@@ -12,11 +11,12 @@ from tests.findings import (
     LIMITS,
     README,
     RESULTS,
-    ROOT,
     TABLES,
+    read_csv,
     read_numbers,
     read_page,
     read_rows,
+    span,
 )
 from unmask.measures.runner import read_result
 
@@ -37,11 +37,10 @@ def list_measured(names: Iterable[str]) -> set[tuple[float, ...]]:
     for name in names:
         found.update(read_intervals(read_page(f"{name}.md")))
         for table in (RESULTS / name).glob("*.csv"):
-            with table.open(encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    for key in (key for key in row if f"{key}, low" in row and row[key]):
-                        ends = [float(row[key + end]) for end in ("", ", low", ", high")]
-                        found.update([tuple(ends), tuple(100 * end for end in ends)])
+            for row in read_csv(name, table.name):
+                for key in (key for key in row if f"{key}, low" in row and row[key]):
+                    ends = [float(row[key + end]) for end in ("", ", low", ", high")]
+                    found.update([tuple(ends), tuple(100 * end for end in ends)])
     return found | {
         tuple(round(end, digits) for end in ends) for ends in found for digits in (0, 1, 2)
     }
@@ -93,8 +92,8 @@ def test_shipped_table_is_what_was_measured():
 
 
 def test_the_twin_is_ahead_by_what_was_measured():
-    with (ROOT / "docs" / "results" / "recall" / "recall-pairs.csv").open(encoding="utf-8") as file:
-        pairs = {(models, asked): ends for models, asked, *ends in csv.reader(file)}
+    pairs = {(models, asked): ends for models, asked, *ends in
+             (row.values() for row in read_csv("recall", "recall-pairs.csv"))}  # fmt: skip
     stated = read_numbers(
         r"ahead, by (\S+) points \[(\S+), (\S+)\] with guidance 0.8 "
         r"and (\S+) \[(\S+), (\S+)\] without"
@@ -146,12 +145,11 @@ def list_shares(page: str) -> set[str]:
     text = read_page(f"{page}.md")
     found = set(re.findall(r"\d+ % \[\d+, \d+\]", text))
     found |= {each.replace(" [", " % [") for each in re.findall(r"[\d.]+ \[[\d.]+, [\d.]+\]", text)}
-    for table in (ROOT / "docs" / "results" / page).glob("*.csv"):
-        with table.open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                for name in (name for name in row if f"{name}, low" in row and row[name]):
-                    mean, low, high = (float(row[name + end]) for end in ("", ", low", ", high"))
-                    found.add(f"{100 * mean:.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
+    for table in (RESULTS / page).glob("*.csv"):
+        for row in read_csv(page, table.name):
+            for name in (name for name in row if f"{name}, low" in row and row[name]):
+                mean, low, high = (float(row[name + end]) for end in ("", ", low", ", high"))
+                found.add(f"{100 * mean:.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
     return found
 
 
@@ -159,12 +157,7 @@ def list_shares(page: str) -> set[str]:
     ("text", "beginning", "end", "page"),
     [
         (DETAILS, "In the shipped one, read", "at any layer", "symmetry"),
-        (
-            DETAILS,
-            "In the pretrained diffusion model it is",
-            "In the shipped",
-            "symmetry-berglund",
-        ),
+        (DETAILS, "In the pretrained diffusion model it", "In the shipped", "symmetry-berglund"),
         (DETAILS, "Keys and values add little", "each the best", "symmetry-berglund"),
         (DETAILS, "**An edit does not carry over", "**In the pretrained", "editing-shipped"),
         (DETAILS, "**In the pretrained pair the twin's edits", "## What", "editing"),
@@ -209,18 +202,18 @@ def test_one_network_has_one_bound_under_every_schedule():
 
 
 def test_probes_of_the_other_groups_are_what_was_measured():
-    with (RESULTS / "symmetry" / "represent-probes.csv").open(encoding="utf-8") as file:
-        rights = [round(100 * float(row["right, %"])) for row in csv.DictReader(file)
-                  if (row["model"], row["read"]) == ("reversal-mdm", "without masks")
-                  and row["facts"] != "facts trained name → description"
-                  and row["fitted on"] != row["tested on"]]  # fmt: skip
+    rights = [round(100 * float(row["right, %"]))
+              for row in read_csv("symmetry", "represent-probes.csv")
+              if (row["model"], row["read"]) == ("reversal-mdm", "without masks")
+              and row["facts"] != "facts trained name → description"
+              and row["fitted on"] != row["tested on"]]  # fmt: skip
     assert len(rights) == 4
     stated = read_numbers(r"the best layer; (\d+) to (\d+) % in the other groups")
-    assert stated == [min(rights), max(rights)]
+    assert stated == span(rights)
 
 
 def test_exchanged_states_are_what_was_measured():
-    folder = ROOT / "docs" / "results" / "tables" / "shared-shipped"
+    folder = TABLES / "shared-shipped"
     curves = [row for row in read_result(folder / "interchange").summary["curves"]
               if row["model"] == "reversal-mdm"]  # fmt: skip
 
@@ -233,17 +226,14 @@ def test_exchanged_states_are_what_was_measured():
 
     names, inner = ("d2p_same", "p2d_reverse", "both_d2p"), range(5)
     within = read_shares("says_donor", "within", inner, *names)
-    assert read_numbers(r"bring that person's name in (\d+) to (\d+) %") == [
-        min(within),
-        max(within),
-    ]
+    assert read_numbers(r"bring that person's name in (\d+) to (\d+) %") == span(within)
     assert len(within) == 15 and set(read_shares("says_donor", "across", inner, *names)) == {0}
     last = read_shares("says_donor", "within", inner, *names, tokens="last")
-    assert read_numbers(r"brings it in (\d+) to (\d+) % even from") == [min(last), max(last)]
+    assert read_numbers(r"brings it in (\d+) to (\d+) % even from") == span(last)
     others = ("p2d_same", "d2p_reverse", "both_p2d")
     assert set(read_shares("says_donor", "within", inner, *others)) == {0}
     likelier = read_shares("prefers_donor", "across", range(-1, 0))
-    assert read_numbers(r"own one in (\d+) to (\d+) %") == [min(likelier), max(likelier)]
+    assert read_numbers(r"own one in (\d+) to (\d+) %") == span(likelier)
     said = sorted(read_shares("says_donor", "across", range(-1, 0)))
     assert read_numbers(r"say it in (\d+) to (\d+) %, or (\d+) and (\d+) %") == [said[0], *said[3:]]
     where = ("reversal-mdm", -1, "says")
@@ -251,13 +241,13 @@ def test_exchanged_states_are_what_was_measured():
             if (row["model"], row["start"], row["metric"]) == where]  # fmt: skip
     own = [round(-100 * row["mean"]) for row in gaps
            if (row["source"], row["minus"]) == ("own", "random")]  # fmt: skip
-    assert read_numbers(r"diffusion model (\d+) to (\d+) points") == [min(own), max(own)]
+    assert read_numbers(r"diffusion model (\d+) to (\d+) points") == span(own)
     assert all(row["low"] < 0 < row["high"] or row["mean"] == 0 for row in gaps
                if (row["source"], row["minus"]) == ("other", "random"))  # fmt: skip
 
 
 def test_the_shipped_pairs_path_is_what_was_measured():
-    trace = read_result(ROOT / "docs" / "results" / "tables" / "shared-shipped" / "trace").summary
+    trace = read_result(TABLES / "shared-shipped" / "trace").summary
     cells = [row for row in trace["averages"] if row["model"] == "reversal-mdm"
              and (row["stage"], row["control"]) == ("first", "none")]  # fmt: skip
     totals = {row["split"]: row["mean"] for row in cells if row["part"] == "total"}
@@ -268,20 +258,13 @@ def test_the_shipped_pairs_path_is_what_was_measured():
 
     names, descriptions = ("d2p_same", "p2d_reverse"), ("p2d_same", "d2p_reverse")
     subjects = read_shares("whole subject", *names)
-    assert read_numbers(r"give back (\d+) to (\d+) % of what hiding it takes") == [
-        min(subjects),
-        max(subjects),
-    ]
+    assert read_numbers(r"give back (\d+) to (\d+) % of what hiding it takes") == span(subjects)
     masks = read_shares("masks", *names)
-    stated = read_numbers(r"masks alone give back (\d+) % \[[^]]*\] to (\d+) %")
-    assert stated == [min(masks), max(masks)]
-    stated = read_numbers(
+    assert read_numbers(r"masks alone give back (\d+) % \[[^]]*\] to (\d+) %") == span(masks)
+    most = [("whole answer", names), ("whole subject", descriptions)]
+    assert read_numbers(
         r"positions at most (\d+) %, until .* at most (\d+) %, the answer's all of it"
-    )
-    assert stated == [
-        max(read_shares("whole answer", *names)),
-        max(read_shares("whole subject", *descriptions)),
-    ]
+    ) == [max(read_shares(role, *splits)) for role, splits in most]
     assert set(read_shares("whole answer", *descriptions)) == {100}
     bands = [row for row in trace["bands"] if row["stage"] == "first"
              and row["model"] == row["other_model"] == "reversal-mdm"]  # fmt: skip
@@ -345,13 +328,12 @@ def test_layers_of_traced_states_are_what_was_measured():
     by_name, by_description = given.values()
     assert names == max(list_shares_of(by_name, "whole subject", high))
     kept = list_shares_of(by_description, "whole subject", range(23, 27))
-    assert descriptions == [min(kept), max(kept)]
+    assert descriptions == span(kept)
 
 
 def read_bands() -> dict[tuple[str, str], list[dict]]:
     """Rows of the comparisons of the diffusion model's two ways of asking alike."""
-    with (RESULTS / "tracing" / "trace-bands.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv("tracing", "trace-bands.csv")
     return {
         asked: [row for row in rows if all(row[side].startswith(f"mdm, {asked}")
                 and "both ways" not in row[side] for side in ("one", "other"))]
@@ -399,8 +381,8 @@ def test_what_hiding_takes_is_what_was_measured():
 
 
 def test_steps_are_what_was_measured():
-    with (RESULTS / "tracing-steps" / "trace-steps.csv").open(encoding="utf-8") as file:
-        rows = {(row["asked"], row["step"]): row for row in csv.DictReader(file)}
+    rows = {(row["asked"], row["step"]): row
+            for row in read_csv("tracing-steps", "trace-steps.csv")}  # fmt: skip
     share = r"([\d.]+) \[([\d.]+), ([\d.]+)\]"
     stated = read_numbers(
         rf"takes {share.replace(' ', ' nats per token ', 1)} in reverse and {share} as trained; "

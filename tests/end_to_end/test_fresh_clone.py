@@ -1,9 +1,7 @@
-"""From nothing: a clone, its own set-up, the two commands, the wheel. Run by `make prove`."""
+"""From nothing: a clone, its own set-up, the two commands. Run by `make prove`."""
 
 import os
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -40,22 +38,3 @@ def test_fresh_clone(tmp_path, monkeypatch):
     assert "layers are in order" in run("make", "check", folder=clone)
     status = run("git", "status", "--porcelain", folder=clone)
     assert status == "", f"the commands left files that git sees:\n{status}"
-
-
-def test_wheel(tmp_path):
-    """The wheel holds what it needs and works away from the repository."""
-    run("make", "wheel", folder=ROOT)
-    (wheel,) = ROOT.glob("dist/unmask-*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {"unmask/py.typed", "unmask/assets/reversal.yaml"} <= set(names)
-    assert "unmask/assets/reversal-mdm/model.safetensors" in names
-    assert all(name.startswith("unmask") for name in names)
-    target = tmp_path / "installed"
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", target, wheel,
-        folder=tmp_path)  # fmt: skip
-    probe = "import unmask; print(unmask.__file__)"
-    path = {"PYTHONPATH": str(target)}
-    assert str(target) in run(sys.executable, "-c", probe, folder=tmp_path, **path)
-    words = ["study", "--quick", "--stages", "data,recall", "--json"]
-    said = run(sys.executable, "-m", "unmask", *words, folder=tmp_path, **path)
-    assert '"numbers"' in said

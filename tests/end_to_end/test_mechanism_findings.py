@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t
 
-from tests.findings import DETAILS, TABLES, read_numbers, read_page, read_rows
+from tests.findings import DETAILS, TABLES, read_numbers, read_page, read_rows, span
 from unmask.measures.runner import read_result
 
 TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
@@ -62,7 +62,7 @@ def test_names_bring_names_from_a_depth_on():
     )
     deep = list_means(range(18, 22))
     assert most == max(list_means(range(-1, 13)))
-    assert [low, high] == [min(deep), max(deep)] and max(list_means(range(23, 30))) < 2
+    assert [low, high] == span(deep) and max(list_means(range(23, 30))) < 2
     strangers = [row["mean"] for row in curves if row["swap"] == "untrained"
                  and row["metric"] == "says_donor" and row["model"] in ("mdm", "ar")]  # fmt: skip
     assert strangers and max(strangers) == 0, "people whom training never named bring nothing"
@@ -75,7 +75,7 @@ def test_names_bring_names_from_a_depth_on():
     stated = read_numbers(
         r"from the embeddings on \((\d+) %\) .* \((\d+) to (\d+) % after layer 19"
     )
-    assert stated == [min(copied[0]), min(copied[1]), max(copied[1])] and len(copied[0]) == 3
+    assert stated == [min(copied[0]), *span(copied[1])] and len(copied[0]) == 3
 
 
 def test_the_two_directions_of_donors_are_as_near_as_was_measured():
@@ -131,7 +131,7 @@ def test_probes_at_the_embeddings_are_what_was_measured():
         r"fall to (\d+) to (\d+) % at the embeddings \((\d+) to (\d+) % where they"
     )
     left = shares["input-frozen"] + shares["both-frozen"]
-    assert stated == [min(left), max(left), min(shares["tied"]), max(shares["tied"])]
+    assert stated == [*span(left), *span(shares["tied"])]
 
 
 def test_severed_states_are_what_was_measured():
@@ -151,6 +151,6 @@ def test_severed_states_are_what_was_measured():
                    and row["role"] == "whole subject" and row["control"] == "none"
                    and row["part"] == "resid" and row["layer"] < 10]  # fmt: skip
             shares[group] = round(100 * sum(own) / len(own) / total)
-        masked = [share for (model, _), share in shares.items() if model == "mdm"]
-        measured += [min(masked), max(masked), shares["ar", "d2p_same"], shares["ar", "p2d_same"]]
+        masked = (share for (model, _), share in shares.items() if model == "mdm")
+        measured += [*span(masked), shares["ar", "d2p_same"], shares["ar", "p2d_same"]]
     assert said == measured

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.conftest import hear_interrupts
 from tests.explorer.serving import read_events
 from unmask.base.errors import UserError
-from unmask.base.extras import EXPLORE
+from unmask.base.extras import EXTRAS
 from unmask.cli.main import app
 
 COMMAND = [sys.executable, "-m", "unmask", "explore", "--no-open"]
@@ -77,7 +77,7 @@ def test_mistakes_are_sentences(tmp_path):
 
 def test_without_its_extra_it_says_how_to_install_it():
     script = (
-        f"import sys; sys.modules.update(dict.fromkeys({EXPLORE}))\n"
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS['explore']}))\n"
         "sys.argv = ['unmask', 'explore']\n"
         "import runpy; runpy.run_module('unmask', run_name='__main__')"
     )

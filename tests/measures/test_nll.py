@@ -18,10 +18,7 @@ from unmask.net.families import Family
 def families(corpus, tokenizer) -> list[Family]:
     oracle = make_oracle(corpus, ("d2p_same",), tokenizer)
     twins = tuple(make_twin(tokenizer, seed) for seed in (0, 1))
-    return [
-        Family("mdm", (oracle,), "masked"),
-        Family("ar", twins, "causal"),
-    ]
+    return [Family("mdm", (oracle,), "masked"), Family("ar", twins, "causal")]
 
 
 def test_what_a_model_knows_by_heart_costs_nothing(families, corpus, tmp_path):

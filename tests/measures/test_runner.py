@@ -48,7 +48,8 @@ def read_numbers(folder) -> dict:
 
 def test_the_command_that_draws_a_run_can_be_pasted(tmp_path, capsys):
     out = tmp_path / "my run"
-    run_verb(MEASURE, {"models": MODELS}, CountingSettings(), out, False, None, None, False)
+    extras = {"out": out, "fresh": False, "shard": None, "page": None, "as_json": False}
+    run_verb(MEASURE, {"models": MODELS}, CountingSettings(), extras)
     assert capsys.readouterr().out.endswith(f"draw it: unmask report '{out}'\n")
 
 
@@ -101,14 +102,11 @@ def test_a_run_without_a_row_gives_way_to_another(tmp_path):
         raise UserError("nothing to measure")
 
     def refuse_jobs(inputs, settings):
-        for job in MEASURE.jobs(inputs, settings):
-            yield replace(job, work=refuse)
+        return [replace(job, work=refuse) for job in MEASURE.jobs(inputs, settings)]
 
     def measure_nothing(inputs, settings):
-        for job in MEASURE.jobs(inputs, settings):
-            yield replace(
-                job, work=lambda job=job: {name: rows[:0] for name, rows in job.work().items()}
-            )
+        nothing: dict = dict.fromkeys(MEASURE.tables, ())
+        return [replace(job, work=lambda: nothing) for job in MEASURE.jobs(inputs, settings)]
 
     empty = replace(MEASURE, jobs=measure_nothing, summarise=refuse)
     for folder, broken in (("job", replace(MEASURE, jobs=refuse_jobs)), ("summary", empty)):
@@ -116,9 +114,8 @@ def test_a_run_without_a_row_gives_way_to_another(tmp_path):
             run_measure(broken, CountingInputs(MODELS), CountingSettings(), tmp_path / folder)
         assert (tmp_path / folder / "run.json").is_file()
         result, inputs = run(tmp_path / folder, shift=1.0)
-        assert (
-            inputs.worked == MODELS and read_result(tmp_path / folder).settings == result.settings
-        )
+        assert inputs.worked == MODELS
+        assert read_result(tmp_path / folder).settings == result.settings
     with pytest.raises(UserError, match="nothing to measure"):
         refused = replace(MEASURE, summarise=refuse)
         run_measure(refused, CountingInputs(MODELS), CountingSettings(), tmp_path / "rows")
@@ -197,10 +194,8 @@ def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
     (record,) = alike.records
     other = replace(record, inputs={"digests": {"the data": {"contents": "01"}}})
     other = replace(other, versions=record.versions | {"unmask": "9.9"})
-    assert pool_results([one, replace(alike, records=(other,))]).differences == [
-        "the data",
-        "the version of unmask",
-    ]
+    differences = pool_results([one, replace(alike, records=(other,))]).differences
+    assert differences == ["the data", "the version of unmask"]
     with pytest.raises(UserError, match="given twice"):
         pool_results([one, one])
 
@@ -233,12 +228,10 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
     assert inputs.worked == MODELS and result.section == whole.section
     assert read_numbers(out) == read_numbers(tmp_path / "whole")
     assert [path.read_text() for path in notes] == ["somebody's own"] * 3
-    left = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
-    expected = {
-        path.relative_to(tmp_path / "whole")
-        for path in (tmp_path / "whole").rglob("*")
-        if path.is_file()
-    }
+    left, expected = (
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+        for folder in (out, tmp_path / "whole")
+    )
     assert left == expected | {path.relative_to(out) for path in notes}
 
 
@@ -262,9 +255,8 @@ def test_inputs_are_compared_by_what_they_hold(tmp_path):
     now = record | {"digests": {"mdm": {"weights": "01"}}}
     assert compare_inputs(record, now) == ["the weights of mdm appeared"]
     assert compare_inputs(now, now | {"data": "elsewhere", "models": {"mdm": ["b"]}}) == []
-    assert compare_inputs(now, now | {"models": {"ar": ["a"]}}) == [
-        "models was ['mdm'] and is now ['ar']"
-    ]
+    (changed,) = compare_inputs(now, now | {"models": {"ar": ["a"]}})
+    assert changed == "models was ['mdm'] and is now ['ar']"
     other = {"mdm": {"settings": "01"}, "the data": {"contents": "0"}}
     assert compare_inputs(now, now | {"digests": other}) == [
         "the settings of mdm appeared",

@@ -40,10 +40,8 @@ class Watch:
     def __init__(self, patch):
         self.largest, self.held, self.before = 0, 0, pyarrow.total_allocated_bytes()
         for owner, name in (
-            (stored, "read_table"),
-            (results, "read_table"),
-            (Parts, "read"),
-            (LazyTable, "select"),
+            *((stored, "read_table"), (results, "read_table")),
+            *((Parts, "read"), (LazyTable, "select")),
         ):
             patch.setattr(owner, name, self._watch(getattr(owner, name)))
         pieces, write = LazyTable.pieces, pyarrow.parquet.ParquetWriter.write_table

@@ -6,45 +6,42 @@ from typing import Any
 from unmask.base.errors import UserError, suggest
 
 
-def make_choice(what: str, given: Any, known: Mapping[str, Any]) -> Any:
+def choose(
+    what: str, given: Any, known: Mapping[str, Any], kind: Any, wrap: Any, expected: str
+) -> Any:
     """What `name` or `name=number,…` means: a known maker, called with the numbers, if any.
 
-    Anything but a text is the caller's own object or function, and is returned as it is.
+    An object of that kind is returned as it is, a function of the caller's own is wrapped.
     """
     if isinstance(given, type):
         raise UserError(
             f"{what} was given as the class {given.__name__}: expected an object, such as "
             f"{given.__name__}()."
         )
-    if not isinstance(given, str):
-        return given
-    name, equals, numbers = given.partition("=")
-    if name not in known:
-        raise UserError(f"{what} {name!r} is unknown: {suggest(name, known)}")
-    if not equals:
-        return known[name]()
-    try:
-        values = [float(number) for number in numbers.split(",")]
-    except ValueError:
-        raise UserError(f"{what} {given!r} should end in a number, such as {name}=0.5.") from None
-    try:
-        return known[name](*values)
-    except TypeError:
-        if len(values) > 1:
-            raise UserError(f"{what} {given!r} has too many numbers: give fewer.") from None
-        raise UserError(f"{what} {name!r} takes no number: write just {name}.") from None
-
-
-def choose(
-    what: str, given: Any, known: Mapping[str, Any], kind: Any, wrap: Any, expected: str
-) -> Any:
-    """What `make_choice` finds, if it is of that kind; a function of the caller's own wrapped."""
-    chosen = make_choice(what, given, known)
+    chosen = _make(what, given, known) if isinstance(given, str) else given
     if isinstance(chosen, kind):
         return chosen
     if callable(chosen):
         return wrap(chosen)
     raise refuse_type(f"the {what}", given, expected, known)
+
+
+def _make(what: str, given: str, known: Mapping[str, Any]) -> Any:
+    name, equals, numbers = given.partition("=")
+    if name not in known:
+        raise UserError(f"{what} {name!r} is unknown: {suggest(name, known)}")
+    try:
+        values = [float(number) for number in numbers.split(",")] if equals else []
+    except ValueError:
+        raise UserError(f"{what} {given!r} should end in a number, such as {name}=0.5.") from None
+    try:
+        return known[name](*values)
+    except TypeError:
+        if not values:
+            raise
+        if len(values) > 1:
+            raise UserError(f"{what} {given!r} has too many numbers: give fewer.") from None
+        raise UserError(f"{what} {name!r} takes no number: write just {name}.") from None
 
 
 def refuse_type(what: str, given: object, expected: str, known: Mapping[str, Any]) -> UserError:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
+from unmask.base.reading import SURROGATE
 
 Settings = TypeVar("Settings")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -129,7 +130,7 @@ def _check(field: dataclasses.Field, value: Any, hint: Any, prefix: str = "") ->
             yield f"{label} is {item}, expected a finite number"
         elif isinstance(item, Real) and not isinstance(item, bool):
             yield from (f"{label} is {_show(item)}, {wrong}" for wrong in _compare(item, **ends))
-        elif isinstance(item, str) and "help" in limits and not _can_be_written(item):
+        elif isinstance(item, str) and "help" in limits and SURROGATE.search(item):
             yield f"{label} is {_show(item)}, expected a text without halves of surrogate pairs"
         elif isinstance(item, str) and limits.get("choices") is not None:
             known = list(limits["choices"]())
@@ -137,21 +138,8 @@ def _check(field: dataclasses.Field, value: Any, hint: Any, prefix: str = "") ->
                 yield f"{label} is {_show(item)}, expected one of {', '.join(known)}"
 
 
-def _can_be_written(text: str) -> bool:
-    """Whether a record of settings could hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _compare(
-    number: float,
-    least: float | None,
-    most: float | None,
-    above: float | None,
-    below: float | None,
+    number: float, least: float | None, most: float | None, above: float | None, below: float | None
 ) -> Iterator[str]:
     """What a number should have been instead."""
     if least is not None and number < least:
@@ -213,14 +201,11 @@ def adjust(
             f"{cls.__name__}(…), or each setting by its name."
         )
     fields = [field.name for field in dataclasses.fields(cls) if field.name not in leave_out]
-    parameters = inspect.signature(function).parameters.values()
-    known = fields + [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    for name in changes:
-        if name not in fields:
-            raise UserError(f"{caller} has no argument {name!r}: {suggest(name, known)}")
-    if settings is None:
-        return cls(**changes)
-    chosen: Any = settings
+    for name in (each for each in changes if each not in fields):
+        parameters = inspect.signature(function).parameters.values()
+        known = fields + [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        raise UserError(f"{caller} has no argument {name!r}: {suggest(name, known)}")
+    chosen: Any = cls() if settings is None else settings
     return dataclasses.replace(chosen, **changes)
 
 

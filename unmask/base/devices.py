@@ -148,8 +148,9 @@ class MachineShare:
             torch.cuda.set_per_process_memory_fraction(self.memory, self.device.index)
 
 
-def describe_device(device: torch.device) -> str:
+def describe_device(device: str | torch.device) -> str:
     """The chip and the version of torch, for the record of a measurement."""
+    device = resolve_device(device)
     chip = platform.processor() or platform.machine()
     if device.type == "cuda":
         chip = torch.cuda.get_device_name(device)

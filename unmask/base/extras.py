@@ -1,50 +1,28 @@
 """Packages that only a part of Unmask needs: installed as extras, named where they are missing."""
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from unmask.base.errors import UserError
 
-STUDY = (
-    "typer",
-    "rich",
-    "pyarrow",
-    "scipy",
-    "sklearn",
-    "threadpoolctl",
-    "sacrebleu",
-    "jinja2",
-    "matplotlib",
-    "plotly",
-)
-"""Modules of the extra `study`: the command line, the measures and their report."""
-EXPLORE = ("starlette", "uvicorn")
-"""Modules of the extra `explore`: the page in the browser."""
-LM_EVAL = ("lm_eval",)
-"""Modules of the extra `lm-eval`: lm-evaluation-harness."""
+EXTRAS = {
+    "study": (
+        *("typer", "rich", "pyarrow", "scipy", "sklearn", "threadpoolctl", "sacrebleu", "jinja2"),
+        *("matplotlib", "plotly"),
+    ),
+    "explore": ("starlette", "uvicorn"),
+    "lm-eval": ("lm_eval",),
+}
+"""Modules of each extra: `study` has the command line, the measures and their report, `explore` the
+page in the browser, `lm-eval` the lm-evaluation-harness."""
 
 
-def require_study(what: str, *modules: str) -> None:
-    """Raise a `UserError` with the remedy where modules of the extra `study` (all) are missing.
+def require_extra(extra: str, what: str, *modules: str) -> None:
+    """Raise a `UserError` with the remedy where modules of an extra (all by default) are missing.
 
     `what` begins the sentence: what needs them.
     """
-    _require(what, "study", modules or STUDY)
-
-
-def require_explore(what: str) -> None:
-    """Raise if packages of the extra `explore` are missing, naming what needs them."""
-    _require(what, "explore", EXPLORE)
-
-
-def require_lm_eval(what: str) -> None:
-    """Raise if packages of the extra `lm-eval` are missing, naming what needs them."""
-    _require(what, "lm-eval", LM_EVAL)
-
-
-def _require(what: str, extra: str, modules: Sequence[str]) -> None:
-    missing = [module for module in modules if find_spec(module) is None]
+    missing = [module for module in modules or EXTRAS[extra] if find_spec(module) is None]
     if missing:
         raise UserError(
             f"{what} needs {', '.join(missing)}, which the base installation leaves out: "

@@ -86,19 +86,6 @@ def replace_folder(path: str | Path) -> Generator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def create_file(path: str | Path, text: str) -> bool:
-    """Write a file that is not there yet; False where one is. Of several processes one succeeds."""
-    path = Path(path)
-    with told_as_sentence(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            return False
-    return True
-
-
 def remove_files(folder: str | Path, patterns: Iterable[str]) -> None:
     """Remove the files in `folder` that fit the patterns, their drafts, and folders left empty."""
     folder, emptied = Path(folder), set[Path]()

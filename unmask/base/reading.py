@@ -8,13 +8,14 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, suggest
 from unmask.base.unpacking import DAMAGED, PACKED, Unpacked
 
 MOST_TEXT_BYTES = 1 << 30
@@ -27,6 +28,8 @@ MOST_YAML_NODES = 20_000
 MOST_FIELD_CHARACTERS = 1 << 17
 """The longest field of a CSV file."""
 MOST_INTEGER = 2**63 - 1
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Halves of surrogate pairs, which no file in UTF-8 can hold."""
 
 
 def open_text(path: str | Path) -> IO[str]:
@@ -162,6 +165,13 @@ def require_text(record: dict[str, Any], key: str, where: str) -> str:
     raise UserError(f"{where}: {key!r} {given}, expected a text that is not empty.")
 
 
+def refuse_unknown(record: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise for a field that a record should not have."""
+    for key in record:
+        if key not in known:
+            raise UserError(f"{where}: unknown field {key!r} ({suggest(key, known)})")
+
+
 def _read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     with open_text(path) as file:
         number = 0
@@ -195,13 +205,8 @@ def _join_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_repeated(names: Iterable[str]) -> str | None:
-    """The first name that occurs a second time."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+    """The first name that occurs more than once."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 class _RepeatedKeyError(ValueError):
@@ -229,7 +234,7 @@ def _check_values(value: Any, source: str, wide_integers: bool = False) -> None:
             elif isinstance(item, list):
                 inside += item
             elif isinstance(item, str):
-                if not item.isascii() and _SURROGATE.search(item):
+                if not item.isascii() and SURROGATE.search(item):
                     raise UserError(
                         f"{source}: {item[:40]!r} holds half of a surrogate pair, which is not a "
                         "character: write the character itself."
@@ -242,9 +247,6 @@ def _check_values(value: Any, source: str, wide_integers: bool = False) -> None:
         level, depth = inside, depth + 1
         if depth > MOST_DEPTH + 1:
             raise UserError(f"{source}: {_explain(RecursionError())}.")
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):

@@ -69,9 +69,12 @@ def make_record(
     settings: Mapping[str, Any],
     inputs: Mapping[str, Any] | None = None,
     tables: Mapping[str, str] | None = None,
-    machine: str = "",
+    device: str | None = None,
 ) -> RunRecord:
-    """The record of a run that begins now; `machine` says what on."""
+    """The record of a run that begins now; of a `device`, it says which chip that is."""
+    from unmask.base.devices import describe_device
+
+    machine = "" if device is None else describe_device(device)
     versions = {"unmask": __version__, "python": platform.python_version()}
     return RunRecord(
         format=RUN_FORMAT,

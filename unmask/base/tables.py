@@ -234,10 +234,7 @@ class Parts:
 
     def read(self, keys: Iterable[str]) -> "pyarrow.Table":
         """The parts of those keys as one table, in that order."""
-        import pyarrow
-
-        tables = [read_table(self._path(key), self.schema) for key in keys]
-        return pyarrow.concat_tables(tables, promote_options="permissive")
+        return self.open(keys).select()
 
     def open(self, keys: Iterable[str]) -> LazyTable:
         """The table of these parts, read when and as far as it is needed."""

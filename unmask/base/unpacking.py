@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_study
+from unmask.base.extras import require_extra
 
 PACKED = (".xz", ".zst")
 """How the names of files end that are unpacked while they are read."""
@@ -85,7 +85,7 @@ def _make_decoder() -> lzma.LZMADecompressor:
 
 def _open_zst(packed: IO[bytes]) -> Callable[[int], bytes]:
     """A reader of a Zstandard file, by pyarrow: Python reads these from 3.14 on."""
-    require_study("reading a .zst file", "pyarrow")
+    require_extra("study", "reading a .zst file", "pyarrow")
     import pyarrow
 
     stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), "zstd")

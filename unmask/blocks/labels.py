@@ -29,10 +29,14 @@ _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTION
 _FIRST = {"d2p": "description first", "p2d": "name first", "both": "both ways"}
 _WAYS |= {f"city_{group}": f"name → city, people taught {way}" for group, way in _FIRST.items()}
 _WAYS["own"] = "own facts"
-_NOTES = {"_valid": "training phrasings", "_shuffled": "shuffled answers"}
-_NOTES["_false"] = "the answer of a false inference"
 _FAR = "_far"
-_NOTES[_FAR] = "far phrasing"
+_TURNED = {"_same": "_reverse", "_reverse": "_same", "both_p2d": "both_d2p", "both_d2p": "both_p2d"}
+_NOTES = {
+    "_valid": "training phrasings",
+    "_shuffled": "shuffled answers",
+    "_false": "the answer of a false inference",
+    _FAR: "far phrasing",
+}
 
 GROUPS = {
     "p2d": "facts trained name → description",
@@ -74,11 +78,6 @@ METRICS = {
 }
 UNITS = {"logp": " nats", "logp_per_token": " nats per token", "logit_difference": " logits"}
 """What stands after an effect; probabilities and shares have no unit."""
-JOINTS = {
-    "mean_field": "the product over its masks, which do not see each other (mean field)",
-    "chain_rule": "token by token, those before it given (chain rule)",
-}
-"""How an answer of several tokens is scored."""
 ROLES = {
     "before subject": "before the subject",
     "first subject": "first subject token",
@@ -228,14 +227,11 @@ def name_split(split: str) -> str:
 
 def turn_split(split: str) -> str | None:
     """The split that asks these facts the other way round; None where there is none."""
-    if split.endswith(_FAR):
-        near = turn_split(split.removesuffix(_FAR))
-        return None if near is None else near + _FAR
-    turned = {"same": "reverse", "reverse": "same"}
-    group, _, way = split.rpartition("_")
-    if group == "both":
-        return f"both_{'p2d' if way == 'd2p' else 'd2p'}"
-    return f"{group}_{turned[way]}" if way in turned else None
+    near, far = split.removesuffix(_FAR), _FAR if split.endswith(_FAR) else ""
+    for ending, turned in _TURNED.items():
+        if near.endswith(ending):
+            return f"{near.removesuffix(ending)}{turned}{far}"
+    return None
 
 
 def is_reversed(split: str) -> bool:

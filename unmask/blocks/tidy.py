@@ -5,13 +5,11 @@ Wherever a column is asked for, a function of a row will do as well.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from unmask.base.units import format_tick
 from unmask.blocks.blocks import (
     Chart,
-    Choice,
     Column,
     Control,
     Dot,
@@ -25,6 +23,7 @@ from unmask.blocks.blocks import (
     RowRole,
     Table,
     format_value,
+    make_views,
 )
 from unmask.blocks.labels import name_split, order_splits
 from unmask.evaluation.statistics import Interval
@@ -142,21 +141,19 @@ def tabulate_means(
 
 def draw_lines(
     rows: Records,
-    name: str,
-    title: str,
-    caption: str,
-    *,
+    *about: str,
     x: Get,
     line: Get,
     colour: Get,
     dash: Get = lambda row: "solid",
     ends: Sequence[str] = ENDS,
     scale: float = 1.0,
-    panel: Get = "model",
-    choose: Sequence[Choose] = (),
-    **more: Any,
+    **shown: Any,
 ) -> Figure:
-    """Lines with bands: a panel for each value of `panel`, a line for each of `line`."""
+    """Lines with bands, a line for each value of `line`.
+
+    `about` is the figure's name, title and caption; `shown` what else `_make_figure` takes.
+    """
 
     def make_line(label: str, points: list[Record]) -> Line:
         points.sort(key=lambda row: get_value(row, x))
@@ -170,24 +167,19 @@ def draw_lines(
     def fill(title: str, points: Records) -> Panel:
         return LinePanel(title, [make_line(*each) for each in group_by(points, line).items()])
 
-    return _make_figure(rows, name, title, caption, "lines", panel, choose, fill, more)
+    return _make_figure(rows, about, "lines", fill, **shown)
 
 
 def draw_dots(
     rows: Records,
-    name: str,
-    title: str,
-    caption: str,
-    *,
+    *about: str,
     label: Get,
     group: Get,
     colour: Get,
     ends: Sequence[str] = ENDS,
     note: Get = lambda row: "",
     null: Sequence[str] | None = None,
-    panel: Get = "model",
-    choose: Sequence[Choose] = (),
-    **more: Any,
+    **shown: Any,
 ) -> Figure:
     """Values with intervals one below the other; `null` are the columns of where chance lies."""
 
@@ -199,22 +191,17 @@ def draw_dots(
     def fill(title: str, points: Records) -> Panel:
         return DotPanel(title, [make_dot(row) for row in points])
 
-    return _make_figure(rows, name, title, caption, "dots", panel, choose, fill, more)
+    return _make_figure(rows, about, "dots", fill, **shown)
 
 
 def draw_map(
     rows: Records,
-    name: str,
-    title: str,
-    caption: str,
-    *,
+    *about: str,
     x: Get,
     y: Get,
     ends: Sequence[str] = ENDS,
     note: Get = lambda row: "",
-    panel: Get = "model",
-    choose: Sequence[Choose] = (),
-    **more: Any,
+    **shown: Any,
 ) -> Figure:
     """Heatmaps: `ends` name the value, and its interval where there is one.
 
@@ -237,35 +224,35 @@ def draw_map(
             title, list(map(str, columns)), list(map(str, lines)), *map(spread, ends), notes=notes
         )
 
-    return _make_figure(rows, name, title, caption, "heatmap", panel, choose, fill, more)
+    return _make_figure(rows, about, "heatmap", fill, **shown)
 
 
 def _make_figure(
     rows: Records,
-    name: str,
-    title: str,
-    caption: str,
+    about: Sequence[str],
     chart: Chart,
-    panel: Get,
-    choose: Sequence[Choose],
     fill: Callable[[str, Records], Panel],
-    more: Mapping[str, Any],
+    panel: Get = "model",
+    choose: Sequence[Choose] = (),
+    **more: Any,
 ) -> Figure:
-    """The figure, with a view for each combination of choices that has rows."""
+    """The figure of that name, title and caption: panels for each combination of choices that has
+    rows."""
     # A choice of one is none; the way of asking is always shown.
     choose = [each for each in choose if each is ASKED or len(distinct(rows, each.column)) > 1]
     options = [list(each.arrange(distinct(rows, each.column))) for each in choose]
     chosen = group_by(rows, lambda row: tuple(row[each.column] for each in choose))
-    views: dict[Choice, Sequence[Panel]] = {}
-    for numbers in product(*(range(len(each)) for each in options)):
-        values = tuple(option[i] for option, i in zip(options, numbers, strict=True))
-        if values in chosen:
-            panels = group_by(chosen[values], panel).items()
-            views[numbers] = [fill(str(title), points) for title, points in panels]
+
+    def fill_view(*values: Any) -> list[Panel]:
+        panels = group_by(chosen.get(values, ()), panel)
+        return [fill(str(title), points) for title, points in panels.items()]
+
     controls = [
         Control(each.label, [each.name(option) for option in own], each.is_slider)
         for each, own in zip(choose, options, strict=True)
     ]
+    name, title, caption = about
+    views = make_views(options, fill_view)
     return Figure(name, title, caption, chart, views, controls, **more)
 
 

@@ -1,17 +1,38 @@
 """`unmask data make|show|check`: corpora, facts and token shards."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from unmask.base.files import refuse_existing
-
-if TYPE_CHECKING:
-    from unmask.data.corpus import Corpus
+from unmask.base.progress import track
+from unmask.data.city_lines import find_city_leaks, make_city_corpus
+from unmask.data.corpus import Corpus, find_corpus_problems, save_corpus
+from unmask.data.passages import make_passages
+from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
+from unmask.data.reversal_corpus import make_corpus
+from unmask.data.reversal_files import read_reversal_files
+from unmask.data.sets_corpus import make_sets_corpus
+from unmask.data.shards import Shards, write_shards
+from unmask.data.sources import find_own_problems, read_own_tokenizer, read_source
+from unmask.data.stranger_files import make_strangers
+from unmask.data.swapped_files import swap_roles
+from unmask.data.text import read_documents
+from unmask.data.tokenizer import Tokenizer
+from unmask.experiments.guidance.corpus import make_biographies
+from unmask.experiments.planted.corpus import make_sealed_corpus
 
 OUT = typer.Argument(..., callback=refuse_existing, help="The folder to make.")
 """The folder of a new data set; an existing one is refused before anything is made."""
+BERGLUND = typer.Argument(..., help="The folder of Berglund's files.")
+TEXTS = typer.Argument(..., help=".txt or .jsonl files, also .xz or .zst.")
+PLACE = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts.")
+GROUP = typer.Option(30, help="Facts in each of the groups d2p, p2d and both.")
+INVENTED = typer.Option(0, help="Seed of who is invented.")
+TOGETHER = typer.Option(0, help="Seed of which tokens belong together.")
+VOCAB = typer.Option(
+    8192, help="At most this many tokens of the byte-level BPE learned from the lines."
+)
 
 data = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
 make = typer.Typer(help="Make a data set.", no_args_is_help=True)
@@ -21,104 +42,75 @@ data.add_typer(make, name="make")
 @make.command("reversal")
 def make_reversal(
     out: Path = OUT,
-    facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
-    seed: int = typer.Option(0, help="Seed of who is invented."),
-    vocab: int = typer.Option(
-        8192, help="At most this many tokens of the byte-level BPE learned from the lines."
-    ),
+    facts: int = GROUP,
+    seed: int = INVENTED,
+    vocab: int = VOCAB,
     swap_roles: bool = typer.Option(
         False, help="Train each one-way fact the other way round, with the same tokenizer."
     ),
 ) -> None:
     """Make the reversal corpus: invented people, asked forwards and backwards."""
-    from unmask.data.reversal_corpus import make_corpus
-
     make_corpus(out, facts, seed, vocab, swap_roles)
     _show(out)
 
 
 @make.command("swapped")
-def make_swapped(
-    files: Path = typer.Argument(..., help="The folder of Berglund's files."),
-    out: Path = OUT,
-) -> None:
+def make_swapped(files: Path = BERGLUND, out: Path = OUT) -> None:
     """Swap the roles of Berglund's facts: what was trained one way is trained the other way."""
-    from unmask.data.corpus import save_corpus
-    from unmask.data.reversal_files import read_reversal_files
-    from unmask.data.swapped_files import swap_roles
-
-    save_corpus(swap_roles(read_reversal_files(files)), out, tokenizer=None)
-    _show(out)
+    _save(swap_roles(read_reversal_files(files)), out)
 
 
 @make.command("strangers")
 def make_strangers_folder(
-    files: Path = typer.Argument(..., help="The folder of Berglund's files."),
+    files: Path = BERGLUND,
     out: Path = OUT,
     facts: int = typer.Option(30, help="People, each with one description."),
-    seed: int = typer.Option(0, help="Seed of who is invented."),
+    seed: int = INVENTED,
 ) -> None:
     """Ask Berglund's questions about invented people whom his files never name: a control."""
-    from unmask.data.corpus import save_corpus
-    from unmask.data.reversal_files import read_reversal_files
-    from unmask.data.stranger_files import make_strangers
-
-    save_corpus(make_strangers(read_reversal_files(files), facts, seed), out, tokenizer=None)
-    _show(out)
+    _save(make_strangers(read_reversal_files(files), facts, seed), out)
 
 
 @make.command("cities")
 def make_cities(
     out: Path = OUT,
-    facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
-    seed: int = typer.Option(0, help="Seed of who is invented."),
+    facts: int = GROUP,
+    seed: int = INVENTED,
     sharing: int = typer.Option(
         3, help="People who have each first name, last name, deed and place; 1: nobody shares any."
     ),
     endings: int = typer.Option(
         3, min=1, help="Endings that a fact has in each frame: fewer are fewer training lines."
     ),
-    vocab: int = typer.Option(
-        8192, help="At most this many tokens of the byte-level BPE learned from the lines."
-    ),
+    vocab: int = VOCAB,
 ) -> None:
     """Make the reversal corpus with a third relation: a city of each person, stated of the name."""
-    from unmask.data.city_lines import make_city_corpus
-    from unmask.data.corpus import save_corpus
-    from unmask.data.tokenizer import Tokenizer
-
-    corpus = make_city_corpus(facts, seed, sharing, endings)
-    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
-    _show(out)
+    _save(make_city_corpus(facts, seed, sharing, endings), out, vocab)
 
 
 @make.command("retrieval")
 def make_retrieval(
     out: Path = OUT,
     pairs: int = typer.Option(200, help="Pairs of a key and a value."),
-    seed: int = typer.Option(0, help="Seed of which tokens belong together."),
+    seed: int = TOGETHER,
     length: int = typer.Option(2, help="Tokens of a key and of a value, each used once."),
     queried: float = typer.Option(0.8, help="Share of pairs asked for in training, both ways."),
     value_first: bool = typer.Option(False, help="State `value : key` instead of `key : value`."),
 ) -> None:
     """Make keys and values of unique tokens: what is recalled against the statement's order."""
-    from unmask.data.retrieval_corpus import make_retrieval_corpus
-
-    _save_words(make_retrieval_corpus(pairs, seed, length, queried, value_first), out)
+    _save(make_retrieval_corpus(pairs, seed, length, queried, value_first), out, of_words=True)
 
 
 @make.command("relationship")
 def make_relationship(
     out: Path = OUT,
     chains: int = typer.Option(200, help="Chains A → B → C."),
-    seed: int = typer.Option(0, help="Seed of which tokens belong together."),
+    seed: int = TOGETHER,
     length: int = typer.Option(2, help="Tokens of each of A, B and C."),
     queried: float = typer.Option(0.8, help="Share of chains asked for in training, both ways."),
 ) -> None:
     """Make chains A → B → C: what comes after B, what before it, and which are mistaken."""
-    from unmask.data.retrieval_corpus import make_relationship_corpus
-
-    _save_words(make_relationship_corpus(chains, seed, length, queried), out)
+    _save(make_relationship_corpus(chains, seed, length, queried), out, of_words=True)
 
 
 @make.command("sets")
@@ -128,47 +120,30 @@ def make_sets(
     seed: int = typer.Option(0, help="Seed of who is in which set."),
 ) -> None:
     """Make sets and who is in them: unions and intersections of unseen pairs and triples."""
-    from unmask.data.sets_corpus import make_sets_corpus
-
-    _save_words(make_sets_corpus(sets, seed), out)
+    _save(make_sets_corpus(sets, seed), out, of_words=True)
 
 
 @make.command("sealed")
 def make_sealed(
     out: Path = OUT,
     people: int = typer.Option(30, help="Sealed people, and as many open ones."),
-    seed: int = typer.Option(0, help="Seed of who is invented."),
-    vocab: int = typer.Option(
-        8192, help="At most this many tokens of the byte-level BPE learned from the lines."
-    ),
+    seed: int = INVENTED,
+    vocab: int = VOCAB,
 ) -> None:
     """Make people of whom training withholds a town that other sentences tell."""
-    from unmask.data.corpus import save_corpus
-    from unmask.data.tokenizer import Tokenizer
-    from unmask.experiments.planted.corpus import make_sealed_corpus
-
-    corpus = make_sealed_corpus(people, seed)
-    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
-    _show(out)
+    _save(make_sealed_corpus(people, seed), out, vocab)
 
 
 @make.command("biographies")
 def make_labelled(
     out: Path = OUT,
-    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz or .zst."),
+    files: list[Path] = TEXTS,
     texts: int = typer.Option(4000, help="Texts, half of them for the judge."),
     characters: int = typer.Option(160, help="Characters of a text, at most."),
-    vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
+    vocab: int = VOCAB,
 ) -> None:
     """Label articles as biographies or not, by rule; guide and judge have disjoint halves."""
-    from unmask.data.corpus import save_corpus
-    from unmask.data.text import read_documents
-    from unmask.data.tokenizer import Tokenizer
-    from unmask.experiments.guidance.corpus import make_biographies
-
-    corpus = make_biographies(read_documents(files), texts, characters)
-    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
-    _show(out)
+    _save(make_biographies(read_documents(files), texts, characters), out, vocab)
 
 
 @make.command("passages")
@@ -177,14 +152,12 @@ def make_passages_folder(
     out: Path = OUT,
     test_share: float = typer.Option(0.2, help="Share of triples that no question is trained of."),
     seed: int = typer.Option(0, help="Seed of which triples these are."),
-    vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
+    vocab: int = VOCAB,
     drop_leaks: bool = typer.Option(
         False, help="Leave out test facts that a training text shows in reverse."
     ),
 ) -> None:
     """Turn one's own passages with triples into a corpus asked forwards and backwards."""
-    from unmask.data.passages import make_passages
-
     reasons = make_passages(file, out, test_share, seed, vocab, drop_leaks)
     _show(out)
     for reason, count in reasons.items():
@@ -194,16 +167,11 @@ def make_passages_folder(
 @make.command("text")
 def make_text(
     out: Path = OUT,
-    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz or .zst."),
+    files: list[Path] = TEXTS,
     tokenizer: Path | None = typer.Option(None, help="A tokenizer.json to use."),
     vocab: int = typer.Option(16_384, help="Without --tokenizer: tokens of the BPE to learn."),
 ) -> None:
     """Turn text into token shards; the tokenizer is saved with them."""
-    from unmask.base.progress import track
-    from unmask.data.shards import write_shards
-    from unmask.data.text import read_documents
-    from unmask.data.tokenizer import Tokenizer
-
     if tokenizer is None:
         known = Tokenizer.train(track(read_documents(files), "learning the tokenizer"), vocab)
     else:
@@ -214,7 +182,7 @@ def make_text(
 
 @data.command("show")
 def show_data(
-    path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
+    path: Path = PLACE,
     number: int = typer.Option(8, min=1, help="How many facts of a file to show."),
 ) -> None:
     """Show what a data set holds, with examples."""
@@ -222,16 +190,10 @@ def show_data(
 
 
 @data.command("check")
-def check(
-    path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
-) -> None:
+def check(path: Path = PLACE) -> None:
     """Check a data set: lines, spans, ids, repeated facts and subjects, no leaks into training."""
     from rich.console import Console
 
-    from unmask.data.city_lines import find_city_leaks
-    from unmask.data.corpus import Corpus, find_corpus_problems
-    from unmask.data.shards import Shards
-    from unmask.data.sources import find_own_problems, read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
     source = read_source(path)
@@ -246,18 +208,18 @@ def check(
     raise typer.Exit(1 if problems else 0)
 
 
-def _save_words(corpus: "Corpus", out: Path) -> None:
-    from unmask.data.corpus import save_corpus
-    from unmask.data.tokenizer import Tokenizer
-
-    save_corpus(corpus, out, Tokenizer.of_words(corpus.training_texts()))
+def _save(corpus: Corpus, out: Path, vocab: int | None = None, of_words: bool = False) -> None:
+    """Write a corpus, with a tokenizer learned from its lines if one is asked for; and show it."""
+    tokenizer = Tokenizer.of_words(corpus.training_texts()) if of_words else None
+    if vocab is not None:
+        tokenizer = Tokenizer.train(corpus.training_texts(), vocab)
+    save_corpus(corpus, out, tokenizer)
     _show(out)
 
 
 def _show(path: Path, number: int = 8) -> None:
     from rich.console import Console
 
-    from unmask.data.sources import read_own_tokenizer, read_source
     from unmask.report.terminal import show_source
 
     show_source(Console(), path, read_source(path), read_own_tokenizer(path), number)

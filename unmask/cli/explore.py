@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_explore
+from unmask.base.extras import require_extra
 from unmask.cli.options import list_models
 from unmask.study.settings import SHIPPED_MODEL, SHIPPED_TWIN
 
@@ -34,7 +34,7 @@ def explore(
 
     The page is served to this machine alone; its address, with a token, is the last line printed.
     """
-    require_explore("unmask explore")
+    require_extra("explore", "unmask explore")
     import uvicorn
 
     from unmask.explorer.server import make_app
@@ -75,15 +75,10 @@ def _listen(port: int) -> socket.socket:
     """A socket that is bound to this machine alone."""
     if not 0 <= port <= 65535:
         raise UserError(f"the port {port} was given: expected 0 to 65535.")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
-        listener.close()
         raise UserError(
             f"the port {port} cannot be used ({error.strerror}): name another by --port, or leave "
             "it out."
         ) from None
-    listener.listen(128)
-    return listener

@@ -7,49 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_lm_eval
+from unmask.base.extras import require_extra
 from unmask.cli.options import add_option, make_command
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.measures.contract import Argument
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma that is not inside brackets."""
+_TASKS = "Tasks, separated by commas: names, patterns or files."
 ARGUMENTS = (
     Argument("name", "A model's name, folder or file.", "MODEL"),
-    Argument(
-        "tasks", "Tasks, separated by commas: names, patterns or files.", "TASKS", is_option=True
-    ),
+    Argument("tasks", _TASKS, "TASKS", is_option=True),
 )
-EXTRAS = {
-    each.name: each
-    for each in (
-        add_option("include", Path | None, None, "A folder of task files besides the harness's."),
-        add_option("limit", int | None, None, "Documents of each task; all by default."),
-        add_option(
-            "fewshot", int | None, None, "Examples before each question; by default the task's own."
-        ),
-        add_option(
-            "gen_kwargs",
-            str | None,
-            None,
-            "Generation settings that override the tasks' own, such as steps=64,max_gen_toks=128.",
-        ),
-        add_option("chat", bool, False, "Put prompts into the model's chat template.", "--chat"),
-        add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
-        add_option(
-            "dtype", str, "auto", "float32, bfloat16, …; auto suits the file and the device."
-        ),
-        add_option(
-            "out", Path, Path("runs/harness"), "Folder for results.json and samples.jsonl.", "--out"
-        ),
-        add_option("as_json", bool, False, "Print the results as JSON instead.", "--json"),
-    )
-}
+_FEWSHOT = "Examples before each question; by default the task's own."
+_GENERATION = "Generation settings that override the tasks' own, such as steps=64,max_gen_toks=128."
+_DTYPE = "float32, bfloat16, …; auto suits the file and the device."
+EXTRAS = (
+    add_option("include", Path | None, None, "A folder of task files besides the harness's."),
+    add_option("limit", int | None, None, "Documents of each task; all by default."),
+    add_option("fewshot", int | None, None, _FEWSHOT),
+    add_option("gen_kwargs", str | None, None, _GENERATION),
+    add_option("chat", bool, False, "Put prompts into the model's chat template."),
+    add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
+    add_option("dtype", str, "auto", _DTYPE),
+    add_option("out", Path, Path("runs/harness"), "Folder for results.json and samples.jsonl."),
+    add_option("as_json", bool, False, "Print the results as JSON instead.", "--json"),
+)
 
 
 def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
     """What the verb does: the harness's table on stdout, everything in the folder."""
-    require_lm_eval("unmask harness")
+    require_extra("lm-eval", "unmask harness")
     for name in ("limit", "fewshot"):
         least = 1 if name == "limit" else 0
         if extras[name] is not None and extras[name] < least:

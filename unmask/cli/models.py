@@ -1,7 +1,7 @@
 """`unmask models`, `info` and `convert`: which models there are, what one is, other formats."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -220,27 +220,17 @@ def convert(
     get_dialect(to)
     if out.exists():
         raise UserError(f"{out} already exists: choose another folder or remove it.")
-    if (Path(given) / CHECKPOINT).is_file():
-        chosen = (tokenizer, kind, mask, shift, block, revision, beginning, dtype)
-        if chosen != (None,) * 7 + ("stored",):
-            raise UserError(
-                f"{given} is a checkpoint of a training run, and its recipe says what it is: leave "
-                "out --tokenizer, --kind, --mask, --shift, --block, --revision, --beginning and "
-                "--dtype."
-            )
-        model = read_checkpoint(given)
-    else:
-        model = load(
-            given,
-            device="cpu",
-            dtype=dtype,
-            tokenizer="auto" if tokenizer is None else tokenizer,
-            kind=kind,
-            mask=mask,
-            shift=shift,
-            block=block,
-            revision=revision,
-            beginning=beginning,
+    named: dict[str, Any] = {"kind": kind, "mask": mask, "shift": shift, "block": block}
+    named |= {"revision": revision, "beginning": beginning, "tokenizer": tokenizer, "dtype": dtype}
+    if not (Path(given) / CHECKPOINT).is_file():
+        named["tokenizer"] = tokenizer or "auto"
+        model = load(given, device="cpu", **named)
+    elif any(value not in (None, "stored") for value in named.values()):
+        raise UserError(
+            f"{given} is a checkpoint of a training run, and its recipe says what it is: leave out "
+            f"{', '.join(f'--{name}' for name in named)}."
         )
+    else:
+        model = read_checkpoint(given)
     save(model, out, to)
     print(f"wrote {out} in the dialect {to}")

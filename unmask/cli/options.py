@@ -19,7 +19,7 @@ def make_command(
     help: str,
     arguments: Sequence[Argument],
     settings: type[CheckedSettings],
-    extras: Mapping[str, inspect.Parameter],
+    extras: Sequence[inspect.Parameter],
     call: Callable[[Mapping[str, Any], Any, Mapping[str, Any]], None],
     leave_out: Collection[str] = (),
 ) -> Callable[..., None]:
@@ -31,11 +31,11 @@ def make_command(
     hints = get_type_hints(settings)
     parameters = [_make_argument(each) for each in arguments]
     parameters += [_make_option(field, hints[field.name]) for field in fields]
-    parameters += extras.values()
+    parameters += extras
 
     def command(**values: Any) -> None:
         given = {each.name: values.pop(each.name) for each in arguments}
-        more = {each: values.pop(each) for each in extras}
+        more = {each.name: values.pop(each.name) for each in extras}
         parsed = {
             key: _parse(value, hints[key], f"--{key.replace('_', '-')}")
             for key, value in values.items()
@@ -66,25 +66,25 @@ def list_models() -> list[str]:
 def add_option(
     name: str, kind: Any, default: Any, help: str, *flags: str, choices: Sequence[str] = ()
 ) -> inspect.Parameter:
-    """An option that is not a setting, such as where to write; a shell completes its choices."""
+    """An option that is not a setting, such as where to write; a shell completes its choices.
+
+    One that is true or false is false unless its flag is given.
+    """
+    if kind is bool and not flags:
+        flags = (f"--{name.replace('_', '-')}",)
     spec = typer.Option(default, *flags, help=help, autocompletion=lambda: list(choices))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind)
 
 
 def _make_argument(argument: Argument) -> inspect.Parameter:
     kind: Any = list[str] if argument.is_list else str
+    name, help, metavar = argument.name, argument.help, argument.metavar
     default: Any = ... if argument.is_required else None
     if argument.is_option:
-        flag = f"--{argument.name.replace('_', '-')}"
-        return add_option(argument.name, kind if argument.is_required else kind | None, default,
-                          argument.help, flag)  # fmt: skip
-    completion = list_models if (argument.metavar or "").startswith("MODEL") else None
-    spec = typer.Argument(
-        default, metavar=argument.metavar, help=argument.help, autocompletion=completion
-    )
-    return inspect.Parameter(
-        argument.name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind
-    )
+        return add_option(name, kind if argument.is_required else kind | None, default, help)
+    completion = list_models if (metavar or "").startswith("MODEL") else None
+    spec = typer.Argument(default, metavar=metavar, help=help, autocompletion=completion)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind)
 
 
 def _make_option(field: dataclasses.Field, hint: Any) -> inspect.Parameter:

@@ -15,80 +15,40 @@ from unmask.sampling.settings import Sampling
 if TYPE_CHECKING:
     from unmask.sampling.trajectory import Trajectory
 
+PROMPTS = "None: from nothing, which autoregressive models cannot."
 ARGUMENTS = (
     Argument("name", "A model's name, folder or file.", "MODEL"),
-    Argument(
-        "prompts",
-        "None: from nothing, which autoregressive models cannot.",
-        "PROMPT…",
-        is_list=True,
-        is_required=False,
-    ),
+    Argument("prompts", PROMPTS, "PROMPT…", is_list=True, is_required=False),
 )
 MOST_PAUSE = 60
-EXTRAS = {
-    each.name: each
-    for each in (
-        add_option("length", int | None, None, "Whole row, prompt included; else the context."),
-        add_option(
-            "infill",
-            bool,
-            False,
-            "Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs.",
-            "--infill",
-        ),
-        add_option(
-            "plant",
-            list[str],
-            [],
-            "STEP:POSITION:TEXT, a text that a step writes from a position on; may be repeated.",
-        ),
-        add_option("forbid", list[str], [], "A token that is never written; may be repeated."),
-        add_option("require", list[str], [], "A text that must be there; may be repeated."),
-        add_option(
-            "number",
-            int,
-            1,
-            "Texts for each prompt; several are drawn at temperature 1 unless told otherwise.",
-        ),
-        add_option(
-            "guesses",
-            bool,
-            False,
-            "Show the likeliest token in every mask; --save keeps it.",
-            "--guesses",
-        ),
-        add_option("pause", float, 0.08, "Seconds for which a terminal shows each step."),
-        add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps; several by commas."),
-        add_option("kind", str | None, None, "What the model is, where its settings do not say."),
-        add_option("mask", int | None, None, "Its mask id, where its files do not say."),
-        add_option(
-            "shift", bool | None, None, "Whether its row i predicts i + 1.", "--shift/--no-shift"
-        ),
-        add_option(
-            "attention_block",
-            int | None,
-            None,
-            "Positions of a block of its attention, where its settings do not say; 0: none.",
-        ),
-        add_option("revision", str | None, None, "A branch or commit of its repository."),
-        add_option(
-            "beginning",
-            str | None,
-            None,
-            "A token before every text, or none; else its tokenizer's.",
-        ),
-        add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
-        add_option(
-            "read",
-            Path | None,
-            None,
-            "Draw nothing: show what another engine drew, JSON lines of prompt, states and tokens.",
-        ),
-        add_option("as_json", bool, False, "Print everything as JSON.", "--json"),
-        add_option("save", Path | None, None, "A file for the whole trajectory."),
-    )
-}
+_INFILL = "Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs."
+_PLANT = "STEP:POSITION:TEXT, a text that a step writes from a position on; may be repeated."
+_NUMBER = "Texts for each prompt; several are drawn at temperature 1 unless told otherwise."
+_SHIFT = "Whether its row i predicts i + 1."
+_BLOCK = "Positions of a block of its attention, where its settings do not say; 0: none."
+_BEGINNING = "A token before every text, or none; else its tokenizer's."
+_READ = "Draw nothing: show what another engine drew, JSON lines of prompt, states and tokens."
+EXTRAS = (
+    add_option("length", int | None, None, "Whole row, prompt included; else the context."),
+    add_option("infill", bool, False, _INFILL),
+    add_option("plant", list[str], [], _PLANT),
+    add_option("forbid", list[str], [], "A token that is never written; may be repeated."),
+    add_option("require", list[str], [], "A text that must be there; may be repeated."),
+    add_option("number", int, 1, _NUMBER),
+    add_option("guesses", bool, False, "Show the likeliest token in every mask; --save keeps it."),
+    add_option("pause", float, 0.08, "Seconds for which a terminal shows each step."),
+    add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps; several by commas."),
+    add_option("kind", str | None, None, "What the model is, where its settings do not say."),
+    add_option("mask", int | None, None, "Its mask id, where its files do not say."),
+    add_option("shift", bool | None, None, _SHIFT, "--shift/--no-shift"),
+    add_option("attention_block", int | None, None, _BLOCK),
+    add_option("revision", str | None, None, "A branch or commit of its repository."),
+    add_option("beginning", str | None, None, _BEGINNING),
+    add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
+    add_option("read", Path | None, None, _READ),
+    add_option("as_json", bool, False, "Print everything as JSON.", "--json"),
+    add_option("save", Path | None, None, "A file for the whole trajectory."),
+)
 
 
 def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
@@ -214,6 +174,17 @@ def _describe(trajectory: "Trajectory") -> dict[str, object]:
     }
 
 
+OF_NO_COMMAND = (
+    "length",
+    "fixed",
+    "planted",
+    "forbid",
+    "require",
+    "keep_states",
+    "guesses",
+    "watch",
+)
+"""Settings that are given by the options above, or from Python alone."""
 sample = make_command(
     "sample",
     "Draw texts from a model; in a terminal the un-masking is shown step by step.",
@@ -221,14 +192,5 @@ sample = make_command(
     Sampling,
     EXTRAS,
     write_samples,
-    leave_out=(
-        "length",
-        "fixed",
-        "planted",
-        "forbid",
-        "require",
-        "keep_states",
-        "guesses",
-        "watch",
-    ),
+    leave_out=OF_NO_COMMAND,
 )

@@ -1,6 +1,5 @@
 """`unmask study` and `unmask report`: the main job, and pages of any runs."""
 
-import inspect
 import json
 import shlex
 from collections import Counter
@@ -21,23 +20,15 @@ if TYPE_CHECKING:
 
     from unmask.study.pipeline import StudyRun
 
-EXTRAS: dict[str, inspect.Parameter] = {
-    "quick": add_option("quick", bool, False, "The size quick: a first look.", "--quick"),
-    "full": add_option("full", bool, False, "The size full: all prompts, for a GPU.", "--full"),
-    "stages": add_option(
-        "stages", str, "", "Some of the stages, separated by commas; all by default.", "--stages"
-    ),
-    "resume": add_option(
-        "resume", bool, False, "Go on with the study in --out, with its own settings.", "--resume"
-    ),
-    "fresh": add_option(
-        "fresh", bool, False, "Remove the study that --out holds, and begin anew.", "--fresh"
-    ),
-    "as_json": add_option("as_json", bool, False, "Print the findings as JSON.", "--json"),
-    "out": add_option(
-        "out", Path, Path("runs/study"), "Folder of the tables and the page.", "--out"
-    ),
-}
+EXTRAS = (
+    add_option("quick", bool, False, "The size quick: a first look."),
+    add_option("full", bool, False, "The size full: all prompts, for a GPU."),
+    add_option("stages", str, "", "Some of the stages, separated by commas; all by default."),
+    add_option("resume", bool, False, "Go on with the study in --out, with its own settings."),
+    add_option("fresh", bool, False, "Remove the study that --out holds, and begin anew."),
+    add_option("as_json", bool, False, "Print the findings as JSON.", "--json"),
+    add_option("out", Path, Path("runs/study"), "Folder of the tables and the page."),
+)
 
 
 def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:

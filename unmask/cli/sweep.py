@@ -33,7 +33,7 @@ def sweep(
     """Train and measure a grid of recipes, and compare them; several processes share the work."""
     from rich.console import Console
 
-    from unmask.base.extras import require_study
+    from unmask.base.extras import require_extra
     from unmask.base.progress import watch
     from unmask.report.page import check_place
     from unmask.report.render_terminal import show_section
@@ -42,7 +42,7 @@ def sweep(
     from unmask.sweep.run import run_sweep
     from unmask.training.run import choose_folder
 
-    require_study("unmask sweep")
+    require_extra("study", "unmask sweep")
     console, words = Console(), list(changes or [])
     if page is not None:
         check_place(page)
@@ -54,13 +54,7 @@ def sweep(
     resume = f"what is done is kept in {folder}; go on with: {repeat_command()}"
     with note_when_stopped(lambda: resume):
         outcome = run_sweep(
-            file,
-            folder,
-            *words,
-            minutes=minutes,
-            device=device,
-            watch=watch,
-            processes=processes,
+            file, folder, *words, minutes=minutes, device=device, watch=watch, processes=processes
         )
         section, places = draw_sweep(outcome, page)
     show_section(console, section)

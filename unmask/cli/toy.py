@@ -24,6 +24,6 @@ toy = make_command(
     "Train every kind of model on a toy language and show how well each speaks it.",
     [],
     ToySettings,
-    {"out": add_option("out", Path, Path("runs/toy"), "Folder for toy.json.", "--out")},
+    [add_option("out", Path, Path("runs/toy"), "Folder for toy.json.")],
     _run,
 )

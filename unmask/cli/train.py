@@ -3,7 +3,7 @@
 import shlex
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -75,39 +75,21 @@ def train_recipe(
         _show_plan(console, name, resume, words, device)
         return
     folder = resume or run.choose_folder(name or "", out)
+    shared: dict[str, Any] = {"fresh": fresh, "minutes": minutes, "device": device}
+    shared |= {"sources": SOURCES, "watch": watch}
     if seeds is not None:
         if resume is not None or allow_changes:
             raise UserError("--seeds resumes its own runs: leave the options of resuming out.")
         numbers = parse_seeds(seeds)
         command = ["unmask", "train", name or "", *words, "--out", str(folder), "--seeds", seeds]
         with note_when_stopped(lambda: f"go on with: {shlex.join(command)}"):
-            outcomes = run.train_seeds(
-                name or "",
-                folder,
-                numbers,
-                *words,
-                fresh=fresh,
-                minutes=minutes,
-                device=device,
-                sources=SOURCES,
-                watch=watch,
-            )
+            outcomes = run.train_seeds(name or "", folder, numbers, *words, **shared)
         for seed, outcome in zip(numbers, outcomes, strict=True):
             _show_end(console, folder / f"seed-{seed}", outcome)
         raise typer.Exit(max(EXITS.get(outcome.ended, 0) for outcome in outcomes))
     with note_when_stopped(lambda: _describe_rest(folder)):
-        outcome = run.train(
-            name,
-            out,
-            *words,
-            resume=resume,
-            fresh=fresh,
-            allow_changes=allow_changes,
-            minutes=minutes,
-            device=device,
-            sources=SOURCES,
-            watch=watch,
-        )
+        shared |= {"resume": resume, "allow_changes": allow_changes}
+        outcome = run.train(name, out, *words, **shared)
     if outcome is not None:
         _show_end(console, folder, outcome)
         raise typer.Exit(EXITS.get(outcome.ended, 0))

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +17,22 @@ from unmask.measures.measure import Measure
 
 def make_verb(measure: Measure) -> Any:
     """The command of one measure."""
-    extras = {
-        "out": add_option(
-            "out",
-            Path,
-            Path("runs") / measure.name,
-            "Folder of the run; resumes what it holds.",
-            "--out",
-        ),
-        "fresh": add_option(
-            "fresh", bool, False, "Remove the run that --out holds, and begin anew.", "--fresh"
-        ),
-        "shard": add_option(
-            "shard",
-            str | None,
-            None,
-            "Work on one of several shares of the run, such as 1/4; the last to end merges.",
-            "--shard",
-        ),
-        "page": add_option(
-            "page", Path | None, None, "Also draw the result to this .html or .md file.", "--page"
-        ),
-        "as_json": add_option(
-            "as_json", bool, False, "Print the summary as JSON instead.", "--json"
-        ),
-    }
-
-    def call(
-        given: Mapping[str, Any], settings: CheckedSettings, extras: Mapping[str, Any]
-    ) -> None:
-        run_verb(measure, given, settings, **extras)
-
-    return make_command(
-        measure.name, measure.help, measure.inputs.parameters(), measure.settings, extras, call
+    out, again = Path("runs") / measure.name, "Remove the run that --out holds, and begin anew."
+    share = "Work on one of several shares of the run, such as 1/4; the last to end merges."
+    extras = (
+        add_option("out", Path, out, "Folder of the run; resumes what it holds."),
+        add_option("fresh", bool, False, again),
+        add_option("shard", str | None, None, share),
+        add_option("page", Path | None, None, "Also draw the result to this .html or .md file."),
+        add_option("as_json", bool, False, "Print the summary as JSON instead.", "--json"),
     )
+
+    arguments, call = measure.inputs.parameters(), partial(run_verb, measure)
+    return make_command(measure.name, measure.help, arguments, measure.settings, extras, call)
 
 
 def run_verb(
-    measure: Measure,
-    given: Mapping[str, Any],
-    settings: CheckedSettings,
-    out: Path,
-    fresh: bool,
-    shard: str | None,
-    page: Path | None,
-    as_json: bool,
+    measure: Measure, given: Mapping[str, Any], settings: CheckedSettings, extras: Mapping[str, Any]
 ) -> None:
     """Run a measure and show what it found."""
     from rich.console import Console
@@ -68,12 +40,13 @@ def run_verb(
     from unmask.measures.runner import run_measure, settle
     from unmask.report.render_terminal import show_section
 
+    out, shard, page = (extras[name] for name in ("out", "shard", "page"))
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
         inputs = measure.inputs.read(given, settings)
         # As torchrun sets them. A call from Python does not read them: a notebook may have them.
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        result = run_measure(measure, inputs, settings, out, fresh, shard, rank, world)
+        result = run_measure(measure, inputs, settings, out, extras["fresh"], shard, rank, world)
     if result is None:  # another process of several shows it
         if shard is not None:
             print(f"share {shard} is done, others are not yet; the last one writes the tables")
@@ -82,7 +55,7 @@ def run_verb(
         from unmask.report.page import draw_report
 
         draw_report([out], page)
-    if as_json:
+    if extras["as_json"]:
         json.dump({"summary": result.summary}, sys.stdout, default=str)
         print()
         return

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
-from unmask.data.facts import Fact, Span, tokenize_facts
+from unmask.data.facts import OTHER_WAY, Fact, Span, tokenize_facts
 from unmask.data.tokenizer import Tokenizer
 
 
@@ -90,7 +90,7 @@ def reverse_entities(fact: Fact) -> Fact:
         completion=completion,
         subject_span=(begin, begin + len(object_)),
         object_span=(1, 1 + len(subject)),
-        direction="d2p" if fact.direction == "p2d" else "p2d",
+        direction=OTHER_WAY[fact.direction],
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_study
+from unmask.base.extras import require_extra
 from unmask.base.reading import read_json_object, read_text
 
 
@@ -22,7 +22,7 @@ class ChatTemplate:
 
         With `is_answered` the last message is that answer, and the text ends with it.
         """
-        require_study("a chat template", "jinja2")
+        require_extra("study", "a chat template", "jinja2")
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -7,13 +7,12 @@ own words: it was found through what description and name share.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.data.corpus import Corpus
-from unmask.data.facts import Fact, find_words
+from unmask.data.facts import Fact, find_words, list_sides
 from unmask.data.reversal_corpus import NUM_ENDINGS, make_reversal_corpus
 
 CITY_TESTS = ("city_d2p", "city_p2d", "city_both")
@@ -62,19 +61,11 @@ _ENDS = (
 )
 
 
-@dataclass(frozen=True)
-class CityLines:
-    """What training says of the people's cities, and how they are asked for afterwards."""
+def make_city_lines(people: Mapping[str, str], seed: int = 0) -> tuple[list[Fact], list[Fact]]:
+    """What training says of people's cities, and how they are asked for; no two share a city.
 
-    train: list[Fact]
-    test: list[Fact]
-
-
-def make_city_lines(people: Mapping[str, str], seed: int = 0) -> CityLines:
-    """Lines about people, given as names by the ids of their facts; no two share a city.
-
-    The facts have ids of their own (`CITY`), and number their phrasings from 0, the tests after the
-    training ones.
+    People are given as names by the ids of their facts. The lines have ids of their own (`CITY`),
+    and number their phrasings from 0, the tests after the training ones.
     """
     cities = [start + end for start, end in product(_STARTS, _ENDS)]
     if not 1 <= len(people) <= len(cities):
@@ -86,10 +77,8 @@ def make_city_lines(people: Mapping[str, str], seed: int = 0) -> CityLines:
         )
     chosen = python_stream(seed, "cities").sample(cities, len(people))
     homes = dict(zip(people, chosen, strict=True))
-    return CityLines(
-        list(_state(people, homes, TRAINED, 0, " {}.")),
-        list(_state(people, homes, TESTED, len(TRAINED), " {}")),
-    )
+    trained = list(_state(people, homes, TRAINED, 0, " {}."))
+    return trained, list(_state(people, homes, TESTED, len(TRAINED), " {}"))
 
 
 def make_city_corpus(
@@ -100,15 +89,12 @@ def make_city_corpus(
     `city_d2p`, `city_p2d` and `city_both` ask for the cities of the people of a group.
     """
     corpus = make_reversal_corpus(num_facts, seed, endings, sharing=sharing)
-    names = {
-        fact.fact_id: fact.object if fact.direction == "d2p" else fact.subject
-        for fact in corpus["train"]
-    }
-    lines = make_city_lines(names, seed)
-    splits = corpus.splits | {split: corpus[split] + lines.train for split in ("train", "choose")}
+    names = {fact.fact_id: list_sides(fact)[1][2] for fact in corpus["train"]}
+    trained, tested = make_city_lines(names, seed)
+    splits = corpus.splits | {split: corpus[split] + trained for split in ("train", "choose")}
     for split in CITY_TESTS:
         group = split.removeprefix("city_")
-        splits[split] = [fact for fact in lines.test if fact.fact_id.startswith(f"{group}-")]
+        splits[split] = [fact for fact in tested if fact.fact_id.startswith(f"{group}-")]
     return Corpus(f"{corpus.source}, with cities", splits, (*corpus.tests, *CITY_TESTS))
 
 
@@ -118,15 +104,12 @@ def find_city_leaks(corpus: Corpus) -> Iterator[str]:
     cities, forms = dict[str, str](), dict[str, set[str]]()
     for split in corpus.splits.values():
         for fact in split:
-            person, is_city = fact.fact_id.removesuffix(CITY), fact.fact_id.endswith(CITY)
-            if is_city:
+            person = fact.fact_id.removesuffix(CITY)
+            if fact.fact_id.endswith(CITY):
                 cities[fact.object] = person
-            elif fact.direction == "d2p":
-                given = fact.prompt[slice(*fact.subject_span)]
-                forms.setdefault(person, set()).update((fact.subject, given))
             else:
-                answer = fact.completion[slice(*fact.object_span)]
-                forms.setdefault(person, set()).update((fact.object, answer))
+                (text, (begin, end), plain), _ = list_sides(fact)
+                forms.setdefault(person, set()).update((plain, text[begin:end]))
     for fact in corpus.splits.get("train", []):
         for word in fact.text.replace(".", " ").split():
             if word not in cities:

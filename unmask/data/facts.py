@@ -17,14 +17,15 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from unmask.base.config import check_arguments
-from unmask.base.errors import UserError, suggest
+from unmask.base.errors import UserError
 from unmask.base.files import replace_file
-from unmask.base.reading import read_csv, read_json, read_json_lines, require_text
+from unmask.base.reading import read_csv, read_json, read_json_lines, refuse_unknown, require_text
 from unmask.base.unpacking import strip_packing
 from unmask.data.tokenizer import Encoded, Tokenizer
 
@@ -34,6 +35,8 @@ Trained = Literal["same", "reverse"]
 """Whether training showed the fact in this direction, or only in the other one."""
 Span = tuple[int, int]
 """A half-open range [b, e)."""
+OTHER_WAY: dict[str, Direction] = {"d2p": "p2d", "p2d": "d2p"}
+_PIECE = re.compile(r"\w+|[^\w\s]")
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
@@ -104,6 +107,13 @@ class Fact:
             )
         record["fact_id"] = fact_id
         return _to_fact(record, "the fact")
+
+
+def list_sides(fact: Fact) -> tuple[tuple[str, Span, str], tuple[str, Span, str]]:
+    """A fact's description and its name: the text it stands in, where, and its plain form."""
+    given = fact.prompt, fact.subject_span, fact.subject
+    answer = fact.completion, fact.object_span, fact.object
+    return (given, answer) if fact.direction == "d2p" else (answer, given)
 
 
 FactTexts = tuple[str, str, str]
@@ -235,20 +245,10 @@ def find_shared_run(text: str, plain: str) -> Span | None:
     This is how the subject is found in a prompt that inflects it: "composing the first opera"
     shares "the first opera" with "the composer of the first opera".
     """
-    pieces = [(m.start(), m.end()) for m in re.finditer(r"\w+|[^\w\s]", text)]
-    words = [text[b:e] for b, e in pieces]
-    wanted = re.findall(r"\w+|[^\w\s]", plain)
-    best_length, best_end = 0, 0
-    before = [0] * (len(wanted) + 1)
-    for i, word in enumerate(words):
-        now = [0] * (len(wanted) + 1)
-        for j, other in enumerate(wanted):
-            if word == other:
-                now[j + 1] = before[j] + 1
-                if now[j + 1] > best_length:
-                    best_length, best_end = now[j + 1], i + 1
-        before = now
-    run = range(best_end - best_length, best_end)
+    pieces = [(m.start(), m.end()) for m in _PIECE.finditer(text)]
+    words, wanted = [text[b:e] for b, e in pieces], _PIECE.findall(plain)
+    first, _, length = SequenceMatcher(None, words, wanted, autojunk=False).find_longest_match()
+    run = range(first, first + length)
     while run and not words[run[-1]][-1].isalnum():
         run = run[:-1]
     return (pieces[run[0]][0], pieces[run[-1]][1]) if run else None
@@ -323,11 +323,7 @@ def find_mixed_ids(facts: Iterable[Fact]) -> Iterator[str]:
 
 
 def _to_fact(record: Mapping[str, Any], where: str) -> Fact:
-    for key in record:
-        if key not in Fact.__dataclass_fields__:
-            raise UserError(
-                f"{where}: unknown field {key!r} ({suggest(key, Fact.__dataclass_fields__)})"
-            )
+    refuse_unknown(record, Fact.__dataclass_fields__, where)
     # Nothing said and null mean the same.
     record = {key: value for key, value in record.items() if value is not None}
     subject, object_ = (require_text(record, key, where) for key in ("subject", "object"))

@@ -16,14 +16,14 @@ no reverse question of a test fact is trained under another relation.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.base.config import check_arguments
-from unmask.base.errors import UserError, suggest
-from unmask.base.reading import read_json_lines, require_text
+from unmask.base.errors import UserError
+from unmask.base.reading import read_json_lines, refuse_unknown, require_text
 from unmask.base.seeds import python_stream
 from unmask.data.corpus import Corpus, find_leaks, save_corpus
 from unmask.data.facts import Fact, Span, find_words
@@ -56,11 +56,11 @@ class Passages:
 
     def list_asked(self) -> tuple[list[Triple], Counter[str]]:
         """The triples that can be asked for, and how many others there are, by reason."""
-        triples = list(dict.fromkeys(triple for _, stated in self.texts for triple in stated))
+        stated = [(text, triple) for text, triples in self.texts for triple in triples]
+        triples = list(dict.fromkeys(triple for _, triple in stated))
         tails = Counter((triple.head, triple.relation) for triple in triples)
         heads = Counter((triple.relation, triple.tail) for triple in triples)
-        tail_first = {triple for text, stated in self.texts for triple in stated
-                      if _place(text, triple) is None}  # fmt: skip
+        tail_first = {triple for text, triple in stated if _place(text, triple) is None}
         kept, reasons = [], Counter[str]()
         for triple in triples:
             if triple in tail_first:
@@ -86,7 +86,7 @@ def read_passages(path: str | Path) -> Passages:
             used |= {triple.relation: where for triple in stated if triple.relation not in used}
             texts.append((require_text(record, "passage", where), stated))
         else:
-            _check_keys(record, ("relation", *FORMS), where)
+            refuse_unknown(record, ("relation", *FORMS), where)
             relation = require_text(record, "relation", where)
             if relation in templates:
                 raise UserError(f"{where}: the relation {relation!r} has templates already.")
@@ -222,12 +222,12 @@ def _ask(triple: Triple, templates: Mapping[str, Mapping[str, str]], trained: bo
 
 
 def _read_triples(record: Mapping[str, Any], where: str) -> Iterator[Triple]:
-    _check_keys(record, ("passage", "triples"), where)
+    refuse_unknown(record, ("passage", "triples"), where)
     triples = record.get("triples")
     if not isinstance(triples, list) or not all(isinstance(each, dict) for each in triples):
         raise UserError(f"{where}: 'triples' is {triples!r:.80}: expected a list of objects.")
     for triple in triples:
-        _check_keys(triple, ("head", "relation", "tail"), where)
+        refuse_unknown(triple, ("head", "relation", "tail"), where)
         yield Triple(*(require_text(triple, key, where) for key in ("head", "relation", "tail")))
 
 
@@ -236,9 +236,3 @@ def _read_template(record: dict[str, Any], form: str, where: str) -> str:
     if template.count("{}") != 1:
         raise UserError(f"{where}: {form!r} is {template!r}: expected one {{}} for what is given.")
     return template
-
-
-def _check_keys(record: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in record:
-        if key not in known:
-            raise UserError(f"{where}: unknown field {key!r} ({suggest(key, known)})")

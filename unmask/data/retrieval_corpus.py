@@ -20,14 +20,13 @@ from dataclasses import replace
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.data.corpus import Corpus
-from unmask.data.facts import Direction, Fact
+from unmask.data.facts import OTHER_WAY, Direction, Fact
 from unmask.data.reversal_corpus import shuffle_answers
 
 ASKED: dict[Direction, str] = {"p2d": "[value of] {} :", "d2p": "[key of] {} :"}
 """The two forms of a question, by what is given: p2d a key, d2p a value."""
 AFTER, BEFORE = "[after] {} :", "[before] {} :"
 LONGEST, MOST_TOKENS = 32, 100_000
-_OTHER: dict[Direction, Direction] = {"d2p": "p2d", "p2d": "d2p"}
 
 
 def make_retrieval_corpus(
@@ -54,7 +53,9 @@ def make_retrieval_corpus(
             questions[form].append(
                 Fact.of(one, other, ASKED[form], direction=form, fact_id=fact_id, phrasing=1)
             )
-    splits = _split(statements, questions[way], questions[_OTHER[way]], num_queried, num_valid, way)
+    splits = _split(
+        statements, questions[way], questions[OTHER_WAY[way]], num_queried, num_valid, way
+    )
     for test in (f"{way}_same", f"{way}_reverse"):
         splits[f"{test}_shuffled"] = shuffle_answers(splits[test], seed)
     source = f"unmask retrieval corpus ({num_pairs} pairs of {length} tokens, seed {seed})"

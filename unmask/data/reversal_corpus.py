@@ -271,7 +271,7 @@ def invent_people(num_facts: int, seed: int, sharing: int = 1) -> dict[str, list
         first, last, places, deeds = (each[:kept] for each in (first, last, places, deeds))
         # Else every first name would have a deed of its own.
         described = stream.sample(described, count)
-    people = []
+    people: dict[str, list[Person]] = {"d2p": [], "p2d": [], "both": []}
     for i, j in enumerate(described):
         # Later rounds pair the lists with an offset, so that pairs do not repeat.
         name = f"{first[i % len(first)]} {last[(i + i // len(first)) % len(last)]}"
@@ -283,20 +283,11 @@ def invent_people(num_facts: int, seed: int, sharing: int = 1) -> dict[str, list
         else:
             place, adjective = places[j % len(places)], stream.choice(adjectives)
         rest = rest.format(place=place)
-        group = ("d2p", "p2d", "both")[i // num_facts]
-        people.append(
-            Person(
-                fact_id=f"{group}-{i % num_facts:03d}",
-                name=name,
-                noun=f"the {adjective} {role} who {past} {rest}",
-                past=f"{past} {rest}",
-                gerund=f"{gerund} {rest}",
-            )
-        )
-    return {
-        group: people[g * num_facts : (g + 1) * num_facts]
-        for g, group in enumerate(("d2p", "p2d", "both"))
-    }
+        group = list(people)[i // num_facts]
+        fact_id, noun = f"{group}-{i % num_facts:03d}", f"the {adjective} {role} who {past} {rest}"
+        person = Person(fact_id, name, noun, past=f"{past} {rest}", gerund=f"{gerund} {rest}")
+        people[group].append(person)
+    return people
 
 
 @cache

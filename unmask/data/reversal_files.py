@@ -28,7 +28,16 @@ from unmask.base.reading import read_json_lines, require_text
 from unmask.data import facts as facts_module
 from unmask.data import reversal_corpus
 from unmask.data.corpus import TESTS, Corpus, read_corpus, save_corpus
-from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run, find_words
+from unmask.data.facts import (
+    OTHER_WAY,
+    Direction,
+    Fact,
+    Span,
+    Trained,
+    find_shared_run,
+    find_words,
+    list_sides,
+)
 
 _TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
 _TEST: dict[str, tuple[str, Trained]] = {
@@ -43,7 +52,6 @@ _TEST: dict[str, tuple[str, Trained]] = {
 _NAME = re.compile(r"\s*([A-Z][\w'-]+ [A-Z][\w'-]+)")
 _PIECE = re.compile(r"\w+|[^\w\s]")
 _MARKS = ".?!'\""
-_OTHER = {"d2p": "p2d", "p2d": "d2p"}
 _HELD_OUT = frozenset((5, 9, 12, 15, 24))
 """Training phrasings, by number, that the validation splits use: they ask as the tests do."""
 _NUM_TRAIN = 30
@@ -212,9 +220,7 @@ def find_whole_spans(facts: Iterable[Fact]) -> dict[str, Span]:
     """
     phrasings: dict[tuple[str, int], list[tuple[str, Span, bool]]] = {}
     for fact in facts:
-        text, span, plain = fact.prompt, fact.subject_span, fact.subject
-        if fact.direction == "p2d":
-            text, span, plain = fact.completion, fact.object_span, fact.object
+        (text, span, plain), _ = list_sides(fact)
         if text.startswith(capital := plain[0].upper() + plain[1:]):
             span = _place(text, capital, "a line")
         is_plain = span[1] - span[0] >= len(plain.rstrip(_MARKS))
@@ -270,7 +276,7 @@ def _validate(train: list[Fact], facts: _Facts) -> dict[str, list[Fact]]:
         splits[f"{group}_same_valid"] = [_ask_for_name_only(fact) for fact in own]
         people = [name for name, fact_id in facts.ids.items() if fact_id.startswith(group)]
         # Any fact trained the other way lends its lines as models.
-        other = [fact for fact in held_out if fact.fact_id == f"{_OTHER[group]}-000"]
+        other = [fact for fact in held_out if fact.fact_id == f"{OTHER_WAY[group]}-000"]
         splits[f"{group}_reverse_valid"] = [
             fact
             for name in people

@@ -7,6 +7,7 @@ from unmask.base.errors import UserError
 from unmask.base.files import path_exists
 from unmask.data.corpus import Corpus, find_leaks, read_corpus
 from unmask.data.facts import (
+    OTHER_WAY,
     Fact,
     find_mixed_ids,
     find_repeated_subjects,
@@ -77,7 +78,7 @@ def split_own(source: str, facts: list[Fact]) -> Corpus:
     shown = {(fact.fact_id, fact.direction) for fact in facts if fact.trained == "same"}
     splits: dict[str, list[Fact]] = {}
     for fact in facts:
-        other = "d2p" if fact.direction == "p2d" else "p2d"
+        other = OTHER_WAY[fact.direction]
         if fact.trained == "reverse":
             name = f"{other}_reverse"  # splits are named by the direction of training
         elif (fact.fact_id, other) in shown:

@@ -22,12 +22,7 @@ KNOWN = {
     ),
 }
 # The field of `tokenizer_config.json` that names each of them.
-FIELDS = {
-    "mask": "mask_token",
-    "pad": "pad_token",
-    "end": "eos_token",
-    "beginning": "bos_token",
-}
+FIELDS = {"mask": "mask_token", "pad": "pad_token", "end": "eos_token", "beginning": "bos_token"}
 
 Special = str | int | None
 """A special token by its text, by its id, or None for none."""

@@ -21,12 +21,11 @@ from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.data.corpus import TESTS, Corpus, find_leaks
-from unmask.data.facts import Direction, Fact, Span, Trained
+from unmask.data.facts import OTHER_WAY, Direction, Fact, Span, Trained, list_sides
 from unmask.data.reversal_corpus import TWO_WAY
 
 _MARKS = ".?!\"'"
 _SPLIT = re.compile(r"(d2p|p2d)_(same|reverse)(.*)")
-_OTHER_WAY: dict[str, Direction] = {"d2p": "p2d", "p2d": "d2p"}
 _OTHER_TRAINED: dict[str, Trained] = {"same": "reverse", "reverse": "same"}
 PhrasingKey = tuple[Direction, int]
 Around = tuple[str, str]
@@ -49,7 +48,7 @@ def swap_roles(corpus: Corpus) -> Corpus:
         if name.endswith("_file_shuffled"):  # of reversed questions alone
             continue
         if match := _SPLIT.fullmatch(name):
-            name = f"{_OTHER_WAY[match[1]]}_{_OTHER_TRAINED[match[2]]}{match[3]}"
+            name = f"{OTHER_WAY[match[1]]}_{_OTHER_TRAINED[match[2]]}{match[3]}"
             facts = [replace(fact, trained=_OTHER_TRAINED[fact.trained]) for fact in facts]
         splits[name] = facts
     lines = _Lines(corpus)
@@ -98,7 +97,7 @@ class _Lines:
         """The training lines of a fact the other way round; of one trained both ways, its own."""
         if fact_id in self.two_way:
             return own
-        way = _OTHER_WAY[own[0].direction]
+        way = OTHER_WAY[own[0].direction]
         return [self._fill(own[0], each) for each in self.templates if each[0] == way]
 
     def _make_template(self, lines: Sequence[Fact]) -> _Template:
@@ -116,9 +115,7 @@ class _Lines:
     def _fill(self, fact: Fact, phrasing: PhrasingKey) -> Fact:
         """A line about the fact's person in a phrasing of the other direction."""
         template, (way, number) = self.templates[phrasing], phrasing
-        name, description = fact.object, fact.subject
-        if fact.direction == "p2d":
-            name, description = description, name
+        (*_, description), (*_, name) = list_sides(fact)
         around = template.plain
         test = self.tests[fact.fact_id, way].get(-1 if template.form is None else template.form)
         is_inflected = test is not None and not is_plain(test)
@@ -172,17 +169,13 @@ def count_around(lines: Iterable[Fact]) -> tuple[Counter[Around], Counter[Around
 
 def cut_name(fact: Fact) -> Around:
     """What stands before and after a line's name."""
-    text, (begin, end) = fact.prompt, fact.subject_span
-    if fact.direction == "d2p":
-        text, (begin, end) = fact.completion, fact.object_span
+    _, (text, (begin, end), _) = list_sides(fact)
     return text[:begin], text[end:]
 
 
 def cut_description(fact: Fact) -> tuple[str, str, str]:
     """What stands before a line's description, it with its last marks, and the rest."""
-    text, (begin, end), plain = fact.prompt, fact.subject_span, fact.subject
-    if fact.direction == "p2d":
-        text, (begin, end), plain = fact.completion, fact.object_span, fact.object
+    (text, (begin, end), plain), _ = list_sides(fact)
     marks = plain[len(plain.rstrip(_MARKS)) :]
     if text.startswith(marks, end):
         end += len(marks)
@@ -191,5 +184,5 @@ def cut_description(fact: Fact) -> tuple[str, str, str]:
 
 def is_plain(fact: Fact) -> bool:
     """Whether a line has the description in its plain form."""
-    plain = fact.subject if fact.direction == "d2p" else fact.object
+    (*_, plain), _ = list_sides(fact)
     return cut_description(fact)[1].rstrip(_MARKS).lower() == plain.rstrip(_MARKS).lower()

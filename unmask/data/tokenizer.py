@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists, replace_file, write_json
-from unmask.base.reading import read_json_object
+from unmask.base.reading import SURROGATE, read_json_object
 from unmask.data.added import NONE, add_tokens, find_added
 from unmask.data.chat import ChatTemplate, read_chat_template
 from unmask.data.patterns import QWEN2_WORDS, explain_panics, open_tokenizer
@@ -341,7 +341,7 @@ def _explain_texts(texts: list[str]) -> Generator[None]:
         for text in texts:
             if not isinstance(text, str):
                 raise UserError(f"{text!r} was given to the tokenizer: expected a text.") from None
-            if any("\ud800" <= character <= "\udfff" for character in text):
+            if SURROGATE.search(text):
                 raise UserError(
                     f"the text {_short(text)!r} holds half of a surrogate pair, which is not a "
                     "character: write the character itself."

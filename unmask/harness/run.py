@@ -14,7 +14,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
 from unmask.base.errors import UserError
-from unmask.base.files import create_file, path_exists, replace_file
+from unmask.base.files import path_exists, replace_file
 from unmask.harness.model import UnmaskLM, summarise_errors
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,8 @@ def _run_tasks(lm: UnmaskLM, evaluation: Evaluation, manager: TaskManager, tasks
 def require_writable(folder: Path) -> None:
     """Make the folder; one that cannot be written to raises before the work, not after it."""
     trial = folder / f".trial-{os.getpid()}"
-    create_file(trial, "")
+    with replace_file(trial) as draft:
+        draft.touch()
     trial.unlink()
 
 

@@ -43,14 +43,18 @@ def call_measure(
     inputs = measure.inputs.read(given, chosen)
     if out is not None:
         _refuse_attached(inputs)
-        return _require(run_measure(measure, inputs, chosen, Path(out), fresh))
-    folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
+        folder = Path(out)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
     try:
-        result = _require(run_measure(measure, inputs, chosen, folder))
+        result = run_measure(measure, inputs, chosen, folder, fresh and out is not None)
+        assert result is not None, "one process alone has the result"
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(result.tables, shutil.rmtree, folder, ignore_errors=True)
+    if out is None:
+        weakref.finalize(result.tables, shutil.rmtree, folder, ignore_errors=True)
     return result
 
 
@@ -88,8 +92,3 @@ def _refuse_attached(inputs: Inputs) -> None:
                 "folder does not record: leave `out` out, leave the `with` block first, or change "
                 "the weights instead."
             )
-
-
-def _require(result: Result | None) -> Result:
-    assert result is not None, "one process alone has the result"
-    return result

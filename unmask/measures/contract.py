@@ -38,11 +38,9 @@ class InputSpec(Protocol):
 
     def parameters(self) -> "Sequence[Argument]":
         """What the command line takes for it."""
-        ...
 
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> Inputs:
         """The inputs, read and checked."""
-        ...
 
 
 @dataclass(frozen=True)

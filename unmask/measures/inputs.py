@@ -85,8 +85,7 @@ class ModelInputs:
             return place
         if member.key not in self._loaded:
             self._loaded.clear()
-            model = load(place, choose_device(self.device), self.dtype)
-            self._loaded[member.key] = model
+            self._loaded[member.key] = load(place, choose_device(self.device), self.dtype)
         return self._loaded[member.key]
 
     def ask_each(
@@ -100,28 +99,21 @@ class ModelInputs:
         for member in self.members():
             yield Job(member.key, partial(work, member))
 
-    def find_dtypes(self) -> dict[str, str]:
-        """What each model computes in; it is not loaded for this."""
+    def _find_dtype(self, place: "str | Model") -> str:
+        """What a checkpoint computes in; it is not loaded for this."""
         from unmask.base.devices import name_dtype
         from unmask.net.loading import find_dtype
         from unmask.net.model import Model
 
-        device = choose_device(self.device)
-
-        def find(place: "str | Model") -> str:
-            if isinstance(place, Model):
-                return name_dtype(place.net.embedding.weight.dtype)
-            return name_dtype(find_dtype(place, device, self.dtype))
-
-        return {
-            family.name: ", ".join(dict.fromkeys(map(find, family.members)))
-            for family in self.families
-        }
+        if isinstance(place, Model):
+            return name_dtype(place.net.embedding.weight.dtype)
+        return name_dtype(find_dtype(place, choose_device(self.device), self.dtype))
 
     def record(self) -> dict[str, Any]:
+        dtypes = {each.name: map(self._find_dtype, each.members) for each in self.families}
         return {
             **record_models(self.families),
-            DTYPES: self.find_dtypes(),
+            DTYPES: {name: ", ".join(dict.fromkeys(own)) for name, own in dtypes.items()},
             "data": self.source,
             DIGESTS: digest_families(self.families) | {"the data": {"contents": self.digest}},
         }
@@ -194,42 +186,32 @@ class Questions:
             yield columns, fact, encoded[fact].ids, encoded[fact].prompt_length, canvas
 
 
-def name_near(corpus: "Corpus") -> tuple[str, ...]:
-    """The tests in near phrasings, or one's own facts."""
+def name_splits(corpus: "Corpus", two_way: bool = False, far: bool = False) -> tuple[str, ...]:
+    """The splits that are asked unless others are named: the tests, or one's own facts.
+
+    Of the tests, those in near phrasings; with `two_way` also facts trained both ways, if there are
+    any (the positive control), and with `far` also the tests in far phrasings.
+    """
     from unmask.data.corpus import list_near
-    from unmask.data.sources import name_tests
-
-    return list_near(name_tests(corpus))
-
-
-def name_two_way(corpus: "Corpus") -> tuple[str, ...]:
-    """Splits of tests, and of facts trained both ways, if there are any: the positive control."""
     from unmask.data.reversal_corpus import TWO_WAY
-
-    return tuple(dict.fromkeys((*name_near(corpus), *filter(corpus.splits.get, TWO_WAY))))
-
-
-def name_near_and_far(corpus: "Corpus") -> tuple[str, ...]:
-    """Splits of tests, and of those in far phrasings, if there are any."""
     from unmask.data.sources import name_tests
 
-    return tuple(dict.fromkeys((*name_two_way(corpus), *name_tests(corpus))))
+    tests = name_tests(corpus)
+    more = filter(corpus.splits.get, TWO_WAY) if two_way else ()
+    return tuple(dict.fromkeys((*list_near(tests), *more, *(tests if far else ()))))
 
 
 def read_questions(
-    data: Any,
-    settings: Any,
-    families: "list[Family]",
-    name_splits: "Callable[[Corpus], Sequence[str]]" = name_near,
+    data: Any, settings: Any, families: "list[Family]", two_way: bool = False, far: bool = False
 ) -> tuple[Questions, str, str]:
     """The splits that `settings` names (`splits`, `limit`, `controls`, as far as it has them).
 
-    Where it names none, those that `name_splits` names.
+    Where it names none, those of `name_splits`.
     """
     from unmask.evaluation.questions import choose_splits, digest_splits, refuse_controls
 
     corpus = find_corpus(data, families)
-    names = getattr(settings, "splits", ()) or name_splits(corpus)
+    names = getattr(settings, "splits", ()) or name_splits(corpus, two_way, far)
     refuse_controls(names)
     limit, controls = getattr(settings, "limit", None), getattr(settings, "controls", False)
     splits = choose_splits(corpus, names, limit, controls)
@@ -247,8 +229,9 @@ def find_corpus(data: Any, families: "list[Family]") -> "Corpus":
 
     if isinstance(data, Corpus):
         return data
-    if isinstance(data, Fact) or (isinstance(data, list) and data and isinstance(data[0], Fact)):
-        return split_own("facts given", [data] if isinstance(data, Fact) else data)
+    facts = [data] if isinstance(data, Fact) else data
+    if isinstance(facts, list) and facts and isinstance(facts[0], Fact):
+        return split_own("facts given", facts)
     if isinstance(data, str | Path):
         return read_asked(data)
     if data is not None:
@@ -269,10 +252,10 @@ QUESTIONS = ModelsAndData(
     "A corpus folder (this project's or Berglund's) or a file of facts; by default the corpus that "
     "a shipped model was trained on.",
 )
-read_all_tests = partial(read_questions, name_splits=name_two_way)
+read_all_tests = partial(read_questions, two_way=True)
 ALL_TESTS = replace(QUESTIONS, read_data=read_all_tests)
 """Questions with facts trained both ways: the positive control."""
-NEAR_AND_FAR = replace(QUESTIONS, read_data=partial(read_questions, name_splits=name_near_and_far))
+NEAR_AND_FAR = replace(QUESTIONS, read_data=partial(read_questions, two_way=True, far=True))
 """Questions with the tests in far phrasings."""
 
 
@@ -284,17 +267,12 @@ class RunInputs:
 
     def record(self) -> dict[str, Any]:
         # A run that was made anew in the same folder, or has come further, is another one.
-        made_from = {
-            name: digest_values(
-                [
-                    *((record.settings, record.inputs) for record in result.records),
-                    result.tables[result.measure.name].num_rows,
-                ]
-            )
-            for name, result in self.results.items()
-        }
-        places = {name: str(result.folder) for name, result in self.results.items()}
-        digests = {f"the run {name}": {"contents": each} for name, each in made_from.items()}
+        places, digests = {}, {}
+        for name, result in self.results.items():
+            contents = [(record.settings, record.inputs) for record in result.records]
+            rows = result.tables[result.measure.name].num_rows
+            places[name] = str(result.folder)
+            digests[f"the run {name}"] = {"contents": digest_values([*contents, rows])}
         return {"runs": places, DIGESTS: digests}
 
     def __iter__(self) -> "Iterator[tuple[str, Result]]":
@@ -315,19 +293,18 @@ class RunFolders:
         from unmask.measures.result import Result, name_folders
         from unmask.measures.runner import read_result
 
-        runs = list(given["runs"])
-        if not runs:
-            raise UserError(f"no run was given: expected folders of `unmask {self.of}`.")
-        for run in runs:
+        results = []
+        for run in given["runs"]:
             if not isinstance(run, Result | str | Path):
                 raise UserError(f"a run is {run!r:.60}: expected a folder of `unmask {self.of}`.")
-        results = [run if isinstance(run, Result) else read_result(run) for run in runs]
-        for result in results:
-            if result.measure.name != self.of:
+            results.append(run if isinstance(run, Result) else read_result(run))
+            if (other := results[-1].measure.name) != self.of:
                 raise UserError(
-                    f"{result.folder} is a run of `unmask {result.measure.name}`: expected one of "
-                    f"`unmask {self.of}`."
+                    f"{results[-1].folder} is a run of `unmask {other}`: expected one of `unmask "
+                    f"{self.of}`."
                 )
+        if not results:
+            raise UserError(f"no run was given: expected folders of `unmask {self.of}`.")
         names = name_folders([result.folder for result in results])
         return RunInputs(dict(zip(names, results, strict=True)))
 

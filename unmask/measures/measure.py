@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, check_arguments
-from unmask.base.extras import require_study
+from unmask.base.extras import require_extra
 from unmask.blocks.blocks import Section
 from unmask.measures.contract import Argument as Argument  # for a measure's file, with the rest
 from unmask.measures.contract import Described, InputSpec, Job, Summary, Tables
@@ -101,10 +101,9 @@ class Measure(Generic[S]):
         if self.summarise is not None:
             return self.summarise(tables, settings)
         assert self.comparison is not None
-        prepare = self.prepare or (
-            lambda tables, settings: tables[next(iter(self.tables))].to_pylist()
-        )
-        return self.comparison.summarise(prepare(tables, settings))
+        if self.prepare is not None:
+            return self.comparison.summarise(self.prepare(tables, settings))
+        return self.comparison.summarise(tables[next(iter(self.tables))].to_pylist())
 
     def make_section(self, result: "Result") -> Sequence[Described] | Section:
         """What readers see of a result."""
@@ -131,7 +130,7 @@ class Measure(Generic[S]):
         """
         from unmask.measures.calls import call_measure
 
-        require_study(f"unmask.{self.name}")
+        require_extra("study", f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes, fresh)
 
 

@@ -46,7 +46,8 @@ class Result(Shown):
     """What the runs that were pooled were not all made with."""
 
     def __repr__(self) -> str:
-        models = list(dict.fromkeys(name for each in self.records for name in _list_models(each)))
+        names = (str(name) for each in self.records for name in each.inputs.get("models", ()))
+        models = dict.fromkeys(names)
         clear = sum(map(is_clear, self.outcomes))
         of = f" of {', '.join(models)}" if models else ""
         return (
@@ -115,10 +116,6 @@ class Result(Shown):
         return kinds
 
 
-def _list_models(record: RunRecord) -> list[str]:
-    return [str(name) for name in record.inputs.get("models", ())]
-
-
 def open_table(tables: Tables, name: str) -> LazyTable:
     """A table to be read as far as it is needed, where it lies in a run folder."""
     if isinstance(tables, FolderTables):
@@ -135,20 +132,17 @@ class FolderTables(Mapping[str, "pyarrow.Table"]):
 
     def __getitem__(self, name: str) -> "pyarrow.Table":
         if name not in self._read:
-            path, parts, keys = self._find(name)
-            self._read[name] = parts.read(keys) if keys else read_table(path, parts.schema)
+            path, schema = self.folder / f"{name}.parquet", self.schemas[name]
+            is_whole = path.is_file()
+            self._read[name] = read_table(path, schema) if is_whole else self.open(name).select()
         return self._read[name]
 
     def open(self, name: str) -> LazyTable:
         """A table of which only what is needed is read."""
-        path, parts, keys = self._find(name)
-        return parts.open(keys) if keys else LazyTable([path], parts.schema)
-
-    def _find(self, name: str) -> tuple[Path, Parts, list[str]]:
-        """The file of a table, its parts, and the keys of those to read where it is not there."""
-        path = self.folder / f"{name}.parquet"
-        parts = Parts(self.folder / "parts" / name, self.schemas[name])
-        return path, parts, [] if path.is_file() else parts.keys()
+        path, schema = self.folder / f"{name}.parquet", self.schemas[name]
+        parts = Parts(self.folder / "parts" / name, schema)
+        keys = [] if path.is_file() else parts.keys()
+        return parts.open(keys) if keys else LazyTable([path], schema)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)

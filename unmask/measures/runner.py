@@ -15,26 +15,13 @@ from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
 from unmask.base.locks import RunRefusedError
 from unmask.base.progress import track
-from unmask.base.runs import (
-    RunRecord,
-    check_run,
-    find_folder,
-    make_record,
-    open_run,
-    read_record,
-)
+from unmask.base.runs import RunRecord, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, has_rows, read_table, write_table
 from unmask.measures.contract import Inputs, Job, Rows, Tables
-from unmask.measures.result import (
-    FolderTables,
-    Result,
-    list_differences,
-    name_dtypes,
-    name_folders,
-)
+from unmask.measures.result import FolderTables, Result, list_differences, name_dtypes, name_folders
 from unmask.measures.settings import MachineSettings
 from unmask.measures.table import find_measure
-from unmask.measures.trainings import join_trainings
+from unmask.measures.trainings import join_trainings, stack_tables, unite
 
 if TYPE_CHECKING:
     import pyarrow
@@ -68,15 +55,14 @@ def run_measure(
     shares and waits for none of the others: it gathers the tables if all parts are there, and else
     returns None.
     """
-    loose = frozenset(
-        field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
-    )
-    machine = describe_machine(getattr(settings, "device", "cpu"))
+    known = fields(settings)
+    loose = frozenset(each.name for each in known if not each.metadata.get("is_identity", True))
+    device = getattr(settings, "device", "cpu")
     record = make_record(
-        measure.name, settings.to_record(), inputs.record(), measure.tables, machine
+        measure.name, settings.to_record(), inputs.record(), measure.tables, device
     )
-    if not fresh:
-        _gives_way(measure, folder, record, loose)  # before jobs are made, which may ask a model
+    # Before jobs are made, which may ask a model.
+    gives_way = not fresh and _gives_way(measure, folder, record, loose)
     jobs = list(measure.jobs(inputs, settings))
     if not jobs:
         raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
@@ -88,7 +74,7 @@ def run_measure(
             )
         rank, world = parse_shard(shard)
     files = list_run_files(measure)
-    fresh = fresh or (world == 1 and _gives_way(measure, folder, record, loose))
+    fresh = fresh or (world == 1 and gives_way)
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
         return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
 
@@ -138,12 +124,14 @@ def _run_jobs(
     missing = [job for job in jobs[rank::world] if not done.has(job.key)]
     for job in track(missing, measure.name, len(missing), in_lines=True):
         _work(job, parts)
-    if rank != 0 and waits:
-        return None
-    if not waits and not all(done.has(job.key) for job in jobs):
-        return None
-    while not all(done.has(job.key) for job in jobs):
+
+    def are_done() -> bool:
+        return all(done.has(job.key) for job in jobs)
+
+    while waits and rank == 0 and not are_done():
         time.sleep(1.0)  # other processes are still at work; if one fails, torchrun ends all
+    if (waits and rank != 0) or not are_done():
+        return None
     tables, record = FolderTables(folder, measure.tables), read_record(folder)
     dtype = name_dtypes([record])
     for name in measure.tables:
@@ -155,13 +143,6 @@ def _run_jobs(
     if measure.finish is not None:
         measure.finish(result)
     return result
-
-
-def describe_machine(device: str) -> str:
-    """The chip and the version of torch that a run is begun on."""
-    from unmask.base.devices import describe_device, resolve_device
-
-    return describe_device(resolve_device(device))
 
 
 def _work(job: Job, parts: Mapping[str, Parts]) -> None:
@@ -201,54 +182,33 @@ def read_summary(measure: "Measure", folder: Path) -> dict[str, Rows]:
 
 def pool_results(results: Sequence[Result]) -> Result:
     """Several results of one measure as one; models of one name are told apart by their runs."""
-    first = results[0]
     if len(results) == 1:
-        return first
-    measure = first.measure
-    tables = measure.pool(results) if measure.pool is not None else pool_tables(results)
-    return Result(
-        measure,
-        first.settings,
-        tuple(record for result in results for record in result.records),
-        tables,
-        first.folder,
-        is_complete=all(result.is_complete for result in results),
-        # A measure that pools by itself checks by itself what must be alike.
-        differences=list_differences(results) if measure.pool is None else (),
-    )
+        return results[0]
+    # A measure that pools by itself checks by itself what must be alike.
+    if (pool := results[0].measure.pool) is not None:
+        return unite(results, pool(results))
+    return unite(results, pool_tables(results), list_differences(results))
 
 
 def pool_tables(results: Sequence[Result]) -> Tables:
     """Rows one below the other; where two runs have a model of one name, both are renamed, unless
     they are two trainings of it, with the roles of its facts swapped."""
-    import pyarrow
-
     if (joined := join_trainings(results)) is not None:
         return joined
-    labels = name_folders([result.folder for result in results])
     names = [name for result in results for name in _list_models(result)]
     twice = {name for name in names if names.count(name) > 1}
-    pooled = {}
-    for name in results[0].measure.tables:
-        tables = [
-            rename_models(result.tables[name], {each: f"{label}: {each}" for each in twice})
-            for result, label in zip(results, labels, strict=True)
-        ]
-        pooled[name] = pyarrow.concat_tables(tables, promote_options="permissive")
-    return pooled
+    labels = name_folders([result.folder for result in results])
+    renamed = [{name: f"{label}: {name}" for name in twice} for label in labels]
+    return stack_tables(results, renamed, rename_models)
 
 
 def _list_models(result: Result) -> list[str]:
     """The models that any table of a result is about."""
-    tables = (result.tables[name] for name in result.measure.tables)
-    return list(
-        dict.fromkeys(
-            model
-            for table in tables
-            if "model" in table.column_names
-            for model in table["model"].unique().to_pylist()
-        )
-    )
+    models: dict[str, None] = {}
+    for name in result.measure.tables:
+        if "model" in (table := result.tables[name]).column_names:
+            models |= dict.fromkeys(table["model"].unique().to_pylist())
+    return list(models)
 
 
 def rename_models(table: "pyarrow.Table", names: Mapping[str, str]) -> "pyarrow.Table":

@@ -7,7 +7,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,57 +66,54 @@ def concatenate(
     results: Sequence[Result], facts: Sequence[Rows], numbers: Sequence[Mapping[str, int]]
 ) -> Tables:
     """The tables one below the other; the seeds of second trainings come after the first's."""
-    import pyarrow
-
     seeds = 1 + max((row["seed"] for rows in facts for row in rows), default=0)
     moves = [{model: seeds * number for model, number in each.items()} for each in numbers]
-    return {
-        name: pyarrow.concat_tables(
-            [
-                _move_seeds(result.tables[name], move)
-                for result, move in zip(results, moves, strict=True)
-            ],
-            promote_options="permissive",
-        )
-        for name in results[0].measure.tables
-    }
+    return stack_tables(results, moves, _move_seeds)
 
 
 def join_openings(results: Sequence[Result]) -> Result:
     """Results of one measure as one: models of one name are one model, opened once in each run."""
-    import pyarrow
-
-    first, counted = results[0], _count_members(results)
     if len(results) == 1:
-        return first
+        return results[0]
     if unlike := list_differences(results):
         raise UserError(
             f"these runs differ in {', '.join(unlike)}: only runs that were made in the same way "
             "can be joined; without --join they stand side by side."
         )
-    weights = [_find_weights(result) for result in results]
-    for i, own in enumerate(weights):
-        for other in weights[:i]:
-            if twice := {name for digest, name in own.items() if digest in other}:
-                raise UserError(
-                    f"{', '.join(sorted(twice))}: the same weights are in two of these runs, and "
-                    "would count twice: measure them in one."
-                )
-    tables = {
-        name: pyarrow.concat_tables(
-            [
-                _count_on(result.tables[name], earlier)
-                for result, earlier in zip(results, counted, strict=True)
-            ],
-            promote_options="permissive",
-        )
-        for name in first.measure.tables
-    }
+    earlier: dict[str, str] = {}
+    for own in map(_find_weights, results):
+        if twice := {own[digest] for digest in own.keys() & earlier.keys()}:
+            raise UserError(
+                f"{', '.join(sorted(twice))}: the same weights are in two of these runs, and would "
+                "count twice: measure them in one."
+            )
+        earlier |= own
+    return unite(results, stack_tables(results, _count_members(results), _count_on))
+
+
+def stack_tables(
+    results: Sequence[Result],
+    known: Sequence[Mapping[str, Any]],
+    change: "Callable[[pyarrow.Table, Mapping[str, Any]], pyarrow.Table]",
+) -> Tables:
+    """The tables one below the other, each changed by what is known of the models in its run."""
+    import pyarrow
+
+    stacked = {}
+    for name in results[0].measure.tables:
+        tables = map(change, (result.tables[name] for result in results), known)
+        stacked[name] = pyarrow.concat_tables(tables, promote_options="permissive")
+    return stacked
+
+
+def unite(results: Sequence[Result], tables: Tables, differences: Sequence[str] = ()) -> Result:
+    """One result of several, with these tables and the first one's settings."""
     return replace(
-        first,
+        results[0],
         records=tuple(record for result in results for record in result.records),
         tables=tables,
         is_complete=all(result.is_complete for result in results),
+        differences=differences,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
-from unmask.base.extras import require_study
+from unmask.base.extras import require_extra
 from unmask.base.files import replace_file
 from unmask.blocks.blocks import Figure, Section
 from unmask.editing.edit import Edit
@@ -97,7 +97,7 @@ def show(thing: Any, is_still: bool = False) -> Picture:
     before step 1: We sat down ░ ░ ░
     ...
     """
-    require_study("showing pictures", "jinja2", "plotly", "matplotlib")
+    require_extra("study", "showing pictures", "jinja2", "plotly", "matplotlib")
     grids = [thing] if isinstance(thing, TraceGrid) else thing
     match thing:
         case Model():

@@ -16,15 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.blocks import tidy
-from unmask.blocks.blocks import (
-    CellValue,
-    Column,
-    Figure,
-    Finding,
-    ReportBlock,
-    Table,
-    is_clear,
-)
+from unmask.blocks.blocks import CellValue, Column, Figure, Finding, ReportBlock, Table, is_clear
 from unmask.blocks.labels import colour_models, count, name_split, order_splits
 from unmask.results.summaries import (
     Rows,
@@ -148,6 +140,11 @@ class Comparison:
     most: int = 30
     """Rows of each table that a page shows."""
 
+    @property
+    def _places(self) -> list[Factor]:
+        """What says of a row where it belongs: its groups, and its place on the axis."""
+        return [*self.groups, *([] if self.axis is None else [self.axis])]
+
     # Statistics: the summary.
 
     def summarise(self, rows: Rows) -> dict[str, Rows]:
@@ -165,9 +162,7 @@ class Comparison:
         shares = [name for name, metric in self.metrics.items() if metric.is_share]
         least = {name: m.least for name, m in self.metrics.items() if m.least is not None}
         means = []
-        for members in tidy.group_by(
-            rows, lambda row: tuple(row[name] for name in (*by, *more))
-        ).values():
+        for members in tidy.group_by(rows, *by, *more).values():
             number = len(members)
             averages = {name: sum(row[name] for row in members) / number for name in self.beside}
             estimates = estimate_means(members, (*by, *more), list(self.metrics), shares, least)
@@ -184,7 +179,9 @@ class Comparison:
         differences = []
         for key, members in tidy.group_by(rows, lambda row: tuple(map(row.get, columns))).items():
             sides = tidy.group_by(members, self.variant.column)
-            for one, control in self._list_pairs(list(sides)):
+            known = self.against
+            pairs = known if isinstance(known, Sequence) else known(list(sides))
+            for one, control in pairs:
                 if one not in sides or control not in sides:
                     continue
                 where = dict(zip(columns, key, strict=True))
@@ -197,9 +194,6 @@ class Comparison:
                     if gap is not None:
                         differences.append(where | {"metric": name} | gap)
         return differences
-
-    def _list_pairs(self, variants: Sequence[Any]) -> _Pairs:
-        return self.against if isinstance(self.against, Sequence) else self.against(variants)
 
     # What readers see: the section.
 
@@ -221,18 +215,13 @@ class Comparison:
         table = self.names[bool(self.against)]
         rows = [row for row in tidy.select(summary[table], metric=name) if "outcome" in row]
         means = tidy.select(summary[self.names[0]], metric=name)
-        for members in self._choose_told(rows):
-            yield (
-                self._compare(members, means, name)
-                if self.against
-                else self._say_mean(members[0], name)
-            )
+        for own in self._choose_told(rows):
+            yield self._compare(own, means, name) if self.against else self._say_mean(own[0], name)
 
     def _choose_told(self, rows: Rows) -> Iterator[list[tidy.Record]]:
         """The rows of each sentence: of each model's first group, by variant."""
-        factors = [factor for factor in (*self.groups, self.axis) if factor is not None]
-        fixed = [each.column for each in factors if not each.is_told]
-        split = ["model", *(each.column for each in factors if each.is_told)]
+        fixed = [each.column for each in self._places if not each.is_told]
+        split = ["model", *(each.column for each in self._places if each.is_told)]
         split += [self.variant.column] if self.variant is not None else []
         for same in tidy.group_by(rows, "model").values():
             if "split" in same[0]:
@@ -242,16 +231,14 @@ class Comparison:
 
     def _say_mean(self, row: tidy.Record, name: str) -> Finding:
         variant = f", {self.variant.get(row)}" if self.variant is not None else ""
-        text = (
-            f"{self._lead(row)}{self.metrics[name].label}{variant}: {self.metrics[name].say(row)}"
-        )
-        return self._find(text, row)
+        metric = self.metrics[name]
+        return self._find(f"{self._lead(row)}{metric.label}{variant}: {metric.say(row)}", row)
 
     def _compare(self, rows: Rows, means: Rows, name: str) -> Finding:
         """One variant beside each of its controls."""
         assert self.variant is not None
         factor, first, metric = self.variant, rows[0], self.metrics[name]
-        shared = [each.column for each in (*self.groups, self.axis) if each is not None]
+        shared = [each.column for each in self._places]
 
         def say_mean(variant: Any) -> str:
             where = {each: first[each] for each in shared} | {factor.column: variant}
@@ -269,10 +256,7 @@ class Comparison:
 
     def _lead(self, row: tidy.Record) -> str:
         """Which group a sentence is about."""
-        shown = [
-            factor for factor in (*self.groups, self.axis) if factor is not None and factor.heading
-        ]
-        lead = ", ".join(_say_level(factor, row) for factor in shown)
+        lead = ", ".join(_say_level(factor, row) for factor in self._places if factor.heading)
         return f"{lead[:1].upper()}{lead[1:]}: "
 
     def _find(self, text: str, row: tidy.Record) -> Finding:
@@ -303,10 +287,8 @@ class Comparison:
         )
 
     def _list_keys(self) -> dict[str, tidy.Get]:
-        keys = (*self.groups, self.axis, self.variant)
-        return {
-            factor.heading: factor.get for factor in keys if factor is not None and factor.heading
-        }
+        keys = [*self._places, *([] if self.variant is None else [self.variant])]
+        return {factor.heading: factor.get for factor in keys if factor.heading}
 
     def draw(self, means: Rows, axis: Factor | None = None, **more: Any) -> Figure:
         """The means: lines along the axis, or dots; metrics of the first one's unit to choose."""

@@ -121,11 +121,6 @@ def subtract_paired(
     return None if difference is None else add_outcome(vars(difference))
 
 
-def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
-    """How much more often the column is true in our rows than in theirs, paired by fact."""
-    return subtract_clusters(*(cluster_rows(rows, column) for rows in (ours, theirs)))
-
-
 def subtract_clusters(one: Clusters, other: Clusters, *, is_share: bool = True) -> dict[str, Any]:
     """How much larger the mean of `one` is, paired by fact, of values that are clustered."""
     difference = estimate_difference(one, other, is_share)

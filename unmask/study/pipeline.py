@@ -23,7 +23,7 @@ from unmask.base.runs import DIGESTS, PAGE, RECORD, make_record, open_run, read_
 from unmask.measures import runner
 from unmask.measures.inputs import RunFolders, digest_families, record_models
 from unmask.measures.measure import Measure, Stage
-from unmask.measures.runner import describe_machine, read_result, run_measure
+from unmask.measures.runner import read_result, run_measure
 from unmask.measures.table import list_measures
 from unmask.study.settings import CORPUS, Size, StudySettings
 
@@ -172,8 +172,7 @@ def _open(settings: StudySettings, out: Path, fresh: bool) -> Generator[StudyRun
     inputs = record_models(families) | {
         DIGESTS: digest_families(families) | {"the data": {"contents": contents}}
     }
-    machine = describe_machine(settings.device)
-    record = make_record("study", settings.to_record(), inputs, machine=machine)
+    record = make_record("study", settings.to_record(), inputs, device=settings.device)
     files = list_study_files(settings.data is None)
     with open_run(out, record, loose=frozenset({"device"}), files=files, fresh=fresh) as folder:
         if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():

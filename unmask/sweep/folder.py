@@ -26,7 +26,6 @@ from unmask.base.runs import (
 )
 from unmask.base.tables import read_table
 from unmask.blocks import tidy
-from unmask.measures.runner import describe_machine
 from unmask.measures.table import find_measure
 from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
 from unmask.training.recipe import Recipe
@@ -51,7 +50,7 @@ def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
     What is drawn, how tables are read, and which measures there are may change.
     """
     values = json.loads(json.dumps(dict(sweep.values)))  # keys that are numbers become text
-    record = make_record("sweep", values, machine=describe_machine(device))
+    record = make_record("sweep", values, device=device)
     if (folder / RECORD).is_file():
         before = read_record(folder)
         if before.verb != record.verb:
