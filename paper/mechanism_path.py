@@ -28,7 +28,7 @@ def path_of_fact(trace: Result) -> list[blocks.ReportBlock]:
         for stage in stages:
             yield maps[stage]
             yield tabulate_step(tidy.select(shares, stage=stage), stage)
-        if own := [row for row in trace.summary["alike"] if row["stage"] in stages]:
+        if own := [row for row in trace.summary["bands"] if row["stage"] in stages]:
             text, table = tabulate_alike(own)
             assert isinstance(table, blocks.Table)
             yield from (text, replace(table, name="alike-later" if stages == later else "alike"))

@@ -111,69 +111,52 @@ class ChosenPrompts:
 
 
 def choose_prompts(
-    inputs: ModelInputs,
-    facts: "Sequence[Fact]",
-    tracing: Tracing,
-    number: int,
-    phrasings: int,
-    consider: int | None,
-) -> ChosenPrompts:
-    """So many facts of a split, in so many phrasings.
+    inputs: ModelInputs, settings: CleanRunSettings, *, is_recalled: bool = False
+) -> dict[str, ChosenPrompts]:
+    """By split, so many facts in so many phrasings.
 
     Only recalled facts can be traced; a few taken as they come would often hold none. So where
-    `consider` is given, the first model answers so many, and those it recalls come first.
+    `consider` is given, the first model answers so many, and those it recalls come first. Where
+    `is_recalled`, of each fact the first phrasings that it recalls are taken; one that it recalls
+    in none stands in its first phrasing, so that it is counted.
     """
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 
-    if consider is None:
-        return ChosenPrompts(choose_facts(facts, number, phrasings))
-    considered = choose_facts(facts, consider, phrasings)
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    return ChosenPrompts(ranked[: number * phrasings], len(considered), recalled)
-
-
-def choose_recalled(
-    inputs: ModelInputs, facts: "Sequence[Fact]", tracing: Tracing, number: int, phrasings: int
-) -> ChosenPrompts:
-    """The first facts of a split, each in the first phrasings that the first model recalls; one
-    that it recalls in none stands in its first phrasing, so that it is counted."""
-    from unmask.tracing.clean_run import rank_facts
-    from unmask.tracing.facts import choose_facts
-
-    considered = choose_facts(facts, number, len(facts))
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    by_fact: dict[tuple[str, str], list[Fact]] = {}
-    for fact in considered:
-        by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
-    known, chosen = set(ranked[:recalled]), []
-    for own in by_fact.values():
-        own.sort(key=lambda fact: fact.phrasing)
-        first = [fact for fact in own if fact in known][:phrasings]
-        chosen += first or own[:1]
-    return ChosenPrompts(chosen, len(considered), recalled)
-
-
-def take_turns(chosen: Mapping[str, ChosenPrompts]) -> "list[tuple[str, Fact]]":
-    """The prompts of all splits, one of each in turn, so that a cut run has all of them."""
-    turns = zip_longest(*([(split, fact) for fact in own.facts] for split, own in chosen.items()))
-    return [prompt for turn in turns for prompt in turn if prompt is not None]
-
-
-def refuse_guidance(inputs: ModelInputs, guidance: float) -> None:
-    """A model that cannot be guided is found before the others are run."""
+    # A model that cannot be guided is found before the others are run.
     unguided = [each for each in inputs.families if each.paradigm.sampler == "causal"]
-    if guidance and unguided:
+    if settings.guidance and unguided:
         raise UserError(
             f"{unguided[0].name} is a {unguided[0].kind} model and has no pass without the prompt, "
-            f"but guidance is {guidance:g}: use guidance 0, or run it apart."
+            f"but guidance is {settings.guidance:g}: use guidance 0, or run it apart."
         )
+    number, phrasings, chosen = settings.facts, settings.phrasings, dict[str, ChosenPrompts]()
+    for split in inputs.data.splits:
+        if settings.consider is None and not is_recalled:
+            chosen[split.name] = ChosenPrompts(choose_facts(split.facts, number, phrasings))
+            continue
+        counts = (number, len(split.facts)) if is_recalled else (settings.consider, phrasings)
+        considered = choose_facts(split.facts, *counts)
+        model = inputs.load(inputs.members()[0])
+        prompts, recalled = rank_facts(model, considered, settings.tracing)
+        if is_recalled:
+            known, prompts = set(prompts[:recalled]), []
+            by_fact = tidy.group_by(considered, lambda fact: (fact.fact_id, fact.direction))
+            for same in by_fact.values():
+                same.sort(key=lambda fact: fact.phrasing)
+                prompts += [fact for fact in same if fact in known][:phrasings] or same[:1]
+        else:
+            prompts = prompts[: number * phrasings]
+        chosen[split.name] = ChosenPrompts(prompts, len(considered), recalled)
+    return chosen
 
 
 def make_jobs(
-    members: Sequence[Member], prompts: "Sequence[tuple[str, Fact]]", work: WorkOnPrompt
+    members: Sequence[Member], chosen: Mapping[str, ChosenPrompts], work: WorkOnPrompt
 ) -> Iterator[Job]:
-    """One part for each checkpoint and prompt."""
+    """One part for each checkpoint and prompt; splits take turns, so that a cut run has all."""
+    turns = zip_longest(*([(split, fact) for fact in own.facts] for split, own in chosen.items()))
+    prompts = [prompt for turn in turns for prompt in turn if prompt is not None]
     for member in members:
         for i, (split, fact) in enumerate(prompts):
             # Facts of one's own may be called anything, files not.
@@ -192,14 +175,8 @@ def list_prompt_jobs(
 
     tracing = settings.tracing
     check_choices(tracing)
-    refuse_guidance(inputs, tracing.guidance)
-    questions = inputs.data
-    counts = (settings.facts, settings.phrasings, settings.consider)
-    chosen = {
-        split.name: choose_prompts(inputs, split.facts, tracing, *counts)
-        for split in questions.splits
-    }
-    pool = [fact for _, fact in questions.facts()]
+    chosen = choose_prompts(inputs, settings)
+    pool = [fact for _, fact in inputs.data.facts()]
     corruptions: dict[str, Corruption] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
@@ -225,7 +202,7 @@ def list_prompt_jobs(
         record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
         return {table: rows, "facts": [record]}
 
-    yield from make_jobs(inputs.members(), take_turns(chosen), work)
+    yield from make_jobs(inputs.members(), chosen, work)
 
 
 def count_prompts(tables: Tables) -> Rows:

@@ -148,20 +148,18 @@ def summarise(tables: Tables, settings: KnockoutSettings) -> Summary:
     return {
         "effects": list(map(_finish, by_fact.average_panels(panels, LAYOUT, TOTAL))),
         "reading": list(_share_reading(panels[COMPARED])),
-        "tests": [
-            pair | {"edge": edge, "window": window} | test
-            for pair, (edge, window), test in by_fact.compare_shares(
-                panels[COMPARED], TOTAL, CELL.index("layer"), settings.margin, settings.seed
+        "tests": list(
+            by_fact.compare_shares(
+                panels[COMPARED], LAYOUT, TOTAL, "layer", settings.margin, settings.seed
             )
-        ],
+        ),
         "counts": counts,
     }
 
 
 def _finish(row: dict[str, Any]) -> dict[str, Any]:
     """A row of effects; cuts in all layers have an outcome."""
-    if row["metric"] == "p":  # a difference of two probabilities
-        row |= {"low": max(row["low"], -1.0), "high": min(row["high"], 1.0)}
+    row = by_fact.bound_effect(row, row["metric"])
     return add_outcome(row) if row["window"] == WHOLE else row
 
 

@@ -35,19 +35,16 @@ from unmask.measures.clean_runs import (
     ChosenPrompts,
     CleanRunSettings,
     choose_prompts,
-    choose_recalled,
     make_jobs,
-    refuse_guidance,
-    take_turns,
 )
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_tables
 from unmask.measures.stored import StoredResult, open_stored_run
-from unmask.measures.trace_effects import TOTAL
-from unmask.measures.trace_section import TITLE, describe, draw_roles, state_group
-from unmask.measures.trace_summary import find_peaks, summarise
+from unmask.measures.trace_effects import add_outcomes
+from unmask.measures.trace_section import describe, draw_roles, state_groups
+from unmask.measures.trace_summary import summarise
 from unmask.measures.trainings import concatenate, number_trainings
 from unmask.results.summaries import Tables
 from unmask.tracing.settings import Tracing
@@ -148,19 +145,16 @@ def _read_prompt(given: Mapping[str, Any]) -> "Corpus | None":
 
 
 def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
-    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
+    """One part for each model and prompt."""
     from unmask.tracing.windows import default_window
 
-    refuse_guidance(inputs, settings.guidance)
-    questions = inputs.data
-    chosen = {split.name: _choose(inputs, split.facts, settings) for split in questions.splits}
-    prompts = take_turns(chosen)
+    chosen = choose_prompts(inputs, settings, is_recalled=settings.first_recalled)
+    questions, members = inputs.data, inputs.members()
     pool = [fact for _, fact in questions.facts()] + questions.corpus.splits.get(FOIL, [])
     # The default window of the shallowest model, so that all of them are compared alike.
-    members = inputs.members()
     window = settings.window or default_window(min(each.config.layers for each in members))
     settings = replace(settings, window=window)
-    is_alone = len(members) * len(prompts) == 1 and settings.consider is None
+    number = len(members) * sum(len(each.facts) for each in chosen.values())
     prepared: dict[str, tuple[Corruption, Activations | None]] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> "Mapping[str, Rows | pyarrow.Table]":
@@ -175,7 +169,7 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         more = (settings.memory_bytes, settings.also, means, settings.placebos, settings.condensed)
         trace = trace_fact(model, fact, pool, settings, corruption, keys, *more)
         # Of many facts some may be left out; a single one is what was asked for.
-        if trace.error is not None and is_alone:
+        if trace.error is not None and number == 1 and settings.consider is None:
             raise trace.error
         # The first model chose them.
         is_first = member.family is inputs.families[0]
@@ -184,14 +178,7 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         cells = () if trace.cells is None else trace.cells
         return {"trace": cells, "tokens": trace.tokens, "facts": [trace.record | counts]}
 
-    yield from make_jobs(members, prompts, work)
-
-
-def _choose(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSettings) -> ChosenPrompts:
-    number, phrasings = settings.facts, settings.phrasings
-    if settings.first_recalled:
-        return choose_recalled(inputs, facts, settings, number, phrasings)
-    return choose_prompts(inputs, facts, settings, number, phrasings, settings.consider)
+    yield from make_jobs(members, chosen, work)
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -245,12 +232,10 @@ def pool(results: Sequence[Result]) -> Tables:
 def _draw_stored(folder: str) -> list[ReportBlock]:
     """The diffusion model's finding and the map of residual streams, at step 1."""
     with open_stored_run(folder) as result:
-        averages, settings = result.summary["averages"], result.settings.to_record()
-        shown = [row for row in averages if row["part"] in ("resid", TOTAL)]
-        shown = tidy.select(shown, stage="first")
-        group = next(iter(tidy.group_by(find_peaks(shown), "model", "split").values()))
-        finding = state_group(group, settings, result.summary["shares"])
-        return [finding, draw_roles(shown, settings, "")]
+        settings, names = result.settings.to_record(), ("averages", "shares")
+        summary = add_outcomes(*(tidy.select(result.summary[n], stage="first") for n in names))
+        finding, *_ = state_groups(summary, settings)
+        return [finding, draw_roles(summary["averages"], settings, "")]
 
 
 STORED = (
@@ -285,7 +270,7 @@ _DENOISING = {
 
 MEASURE = Measure(
     name="trace",
-    title=TITLE,
+    title="Which states bring answers back",
     help="Find which states, put back, are enough to bring an answer back (causal tracing).",
     settings=TraceSettings,
     tables={"trace": SCHEMA, "tokens": TOKENS_SCHEMA, "facts": FACTS_SCHEMA},

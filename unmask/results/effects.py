@@ -6,6 +6,7 @@
     → panel.estimate(total)            means and shares of the total effect, with intervals
     → panel.choose_cells(cells)        the best cells of each half of the facts, for the other half
     → compare_sides(one, other)        two groups: differences, tested and corrected
+    → name_likeness(test)              what a test of two groups says
 
 An `EffectLayout` says which columns name the group, the prompt and the cell, and which cell is the
 start. Phrasings and training seeds of a fact are averaged first, so that facts are counted. Shares
@@ -24,10 +25,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Column, Table
-from unmask.blocks.labels import name_split, order_splits
+from unmask.blocks.blocks import Outcome
+from unmask.blocks.labels import order_splits
 from unmask.evaluation.equivalence import divide, find_shares, measure_equivalence
-from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
+from unmask.evaluation.statistics import ALPHA, ENOUGH, compare, equivalence_p, holm, mean_intervals
 
 if TYPE_CHECKING:
     import pyarrow
@@ -108,14 +109,9 @@ class GroupEffects:
         ends = dict(zip(tidy.ENDS, mean_intervals(self.effects), strict=True))
         if total is not None:
             ends |= dict(zip(SHARE, mean_intervals(self.share(total).effects), strict=True))
-        facts = np.isfinite(self.effects).sum(0)
+        ends["facts"] = np.isfinite(self.effects).sum(0)
         for i, cell in enumerate(self.cells):
-            yield cell, {name: float(x[i]) for name, x in ends.items()} | {"facts": int(facts[i])}
-
-    def is_above_zero(self, cell: CellKey) -> bool:
-        """Whether the mean of a cell is above 0 for certain."""
-        _, low, _ = mean_intervals(np.array([*self.read(cell).values()])[:, None])
-        return bool(low[0] > 0)
+            yield cell, {name: column[i].item() for name, column in ends.items()}
 
     def choose_cells(
         self,
@@ -165,24 +161,21 @@ class PromptEffects:
         groups: dict[GroupKey, list[int]] = {}
         for i, (_, group) in enumerate(self.prompts):
             groups.setdefault(group, []).append(i)
-        panels = {}
+        panels, row_of = {}, np.zeros(len(self.prompts), dtype=int)
         for group, members in groups.items():
             is_member = np.isin(self.prompt, members)
             if not is_member.any():
                 continue
-            facts = sorted({self.prompts[i][0] for i in members})
-            place = {fact: i for i, fact in enumerate(facts)}
-            row_of = np.zeros(len(self.prompts), dtype=int)
-            row_of[members] = [place[self.prompts[i][0]] for i in members]
+            names = [self.prompts[i][0] for i in members]
+            facts, row_of[members] = np.unique(names, return_inverse=True)
             columns, column = np.unique(self.cell[is_member], return_inverse=True)
-            at = row_of[self.prompt[is_member]], column
-            total, count = np.zeros((2, len(facts), len(columns)))
-            np.add.at(total, at, self.effect[is_member])
-            np.add.at(count, at, 1)
+            shape = len(facts), len(columns)
+            at = np.ravel_multi_index((row_of[self.prompt[is_member]], column), shape)
+            total = np.bincount(at, self.effect[is_member], shape[0] * shape[1])
             with np.errstate(invalid="ignore"):
-                effects = total / count
+                effects = (total / np.bincount(at, minlength=len(total))).reshape(shape)
             cells = [self.cells[i] for i in columns]
-            panels[group] = GroupEffects(facts, cells, effects, len(members))
+            panels[group] = GroupEffects(facts.tolist(), cells, effects, len(members))
         return panels
 
 
@@ -272,29 +265,36 @@ def estimate_values(values: FactValues, totals: FactValues | None = None) -> dic
 
 
 def average_panels(
-    panels: Mapping[str, Mapping[GroupKey, GroupEffects]], layout: EffectLayout, total: CellKey
+    panels: Mapping[str, Mapping[GroupKey, GroupEffects]],
+    layout: EffectLayout,
+    total: CellKey | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each metric, group and cell: its mean, and its share of the total effect."""
+    """A row for each metric, group and cell: its mean, and its share of a total effect."""
     for metric, groups in panels.items():
         for group, panel in groups.items():
             for cell, row in panel.estimate(total):
                 keys = zip((*layout.group, *layout.cell), (*group, *cell), strict=True)
-                yield dict(keys) | {"metric": metric} | row
+                yield dict(keys) | {"metric": metric, "prompts": panel.prompts} | row
 
 
-def pair_groups(groups: Iterable[GroupKey]) -> Iterator[tuple[GroupKey, GroupKey]]:
-    """Pairs that differ in the model or in the split, and in no further column.
+def bound_effect(row: dict[str, Any], metric: str) -> dict[str, Any]:
+    """A row of effects; on a probability, no end of an interval lies beyond −1 or 1."""
+    ends = ("low", "high") if metric == "p" else ()
+    return row | {end: min(max(row[end], -1.0), 1.0) for end in ends}
+
+
+def pair_groups(
+    groups: Iterable[GroupKey], columns: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], GroupKey, GroupKey]]:
+    """Pairs that differ in the model or in the split, and in no further column; first their names.
 
     Groups begin with model, kind and split.
     """
     for one, other in combinations(groups, 2):
         if one[3:] == other[3:] and (one[0] == other[0]) != (one[2] == other[2]):
-            yield one, other
-
-
-def name_pair(one: GroupKey, other: GroupKey) -> dict[str, Any]:
-    """The columns that say which two groups a row compares."""
-    return {"model": one[0], "split": one[2], "other_model": other[0], "other_split": other[2]}
+            names = {"model": one[0], "split": one[2]}
+            names |= {"other_model": other[0], "other_split": other[2]}
+            yield names | dict(zip(columns[3:], one[3:], strict=True)), one, other
 
 
 def compare_sides(
@@ -342,61 +342,46 @@ def compare_likeness(
 
 def compare_shares(
     panels: Mapping[GroupKey, GroupEffects],
+    layout: EffectLayout,
     total: CellKey,
-    at: int,
+    over: str,
     margin: float,
     seed: int,
-) -> Iterator[tuple[dict[str, Any], Any, dict[str, Any]]]:
+) -> Iterator[dict[str, Any]]:
     """Two models asked alike, or one model asked two ways: do they differ, and are they alike?
 
-    Compared are shares of each group's own total effect. A cell's column `at` is the layer, those
-    before are its key: the difference is of means over layers, alike are two groups that are alike
-    in every one. A result is the columns of the pair and its step, a key, and the test.
+    Compared are shares of each group's own total effect. Of a cell's columns `over` is the layer,
+    those before are its key: the difference is of means over layers, alike are two groups that are
+    alike in every one.
     """
-    for pair in pair_groups(panels):
-        layers: list[dict[Any, dict[int, dict[str, float]]]] = [{}, {}]
-        means: list[dict[Any, dict[str, float]]] = [{}, {}]
+    at = layout.cell.index(over)
+    layers: dict[GroupKey, dict[Any, dict[int, dict[str, float]]]] = {}
+    means: dict[GroupKey, dict[Any, dict[str, float]]] = {}
+    for group, panel in panels.items():
+        layers[group], means[group], shares = {}, {}, panel.share(total)
         # 1. Of each group [facts × cells], the shares of its total effect, by key and layer.
-        for i, group in enumerate(pair):
-            shares = panels[group].share(total)
-            for cell in shares.cells:
-                if cell != total and (values := shares.read(cell)):
-                    layers[i].setdefault(cell[:at], {})[cell[at]] = values
-            # 2. Their means over layers, of the facts that every layer has.
-            for key, by_layer in layers[i].items():
-                facts = sorted(set.intersection(*map(set, by_layer.values())))
-                means[i][key] = {f: fmean(x[f] for x in by_layer.values()) for f in facts}
-        # 3. The difference is of these means; to be alike, each layer must be within the margin.
-        for key, difference in compare_sides(*means, seed).items():
-            likeness = compare_likeness(layers[0][key], layers[1][key], margin, seed)
-            yield name_pair(*pair) | {"stage": pair[0][3]}, key, difference | likeness
+        for cell in shares.cells:
+            if cell != total and (values := shares.read(cell)):
+                layers[group].setdefault(cell[:at], {})[cell[at]] = values
+        # 2. Their means over layers, of the facts that every layer has.
+        for key, by_layer in layers[group].items():
+            facts = sorted(set.intersection(*map(set, by_layer.values())))
+            means[group][key] = {f: fmean(x[f] for x in by_layer.values()) for f in facts}
+    # 3. The difference is of these means; to be alike, each layer must be within the margin.
+    for where, one, other in pair_groups(panels, layout.group):
+        for key, difference in compare_sides(means[one], means[other], seed).items():
+            test = where | dict(zip(layout.cell[:at], key, strict=True)) | difference
+            test |= compare_likeness(layers[one][key], layers[other][key], margin, seed)
+            yield test | {"outcome": name_likeness(test)}
 
 
-def tabulate_tests(
-    rows: tidy.Records, caption: str, keys: Mapping[str | Column, tidy.Get]
-) -> Table:
-    """Comparisons of two groups, with what they show."""
-    columns: dict[str | Column, tidy.Get] = {
-        "groups": lambda row: (
-            f"{row['model']}, {tidy.name_asked(row)} − {row['other_model']}, "
-            + name_split(row["other_split"])
-        ),
-        "step": "stage",
-        **keys,
-        Column("difference of shares", has_sign=True): tidy.to_interval,
-        Column("p of no difference (Holm)", 3): "p_holm",
-        Column("p of a layer beyond the margin", 3): "p_equivalent",
-        Column("smallest margin that would hold"): "smallest_margin",
-        Column("power to find them alike"): "power",
-        "outcome": _say_test,
-    }
-    return tidy.tabulate("tests", caption, rows, columns, most=40)
-
-
-def _say_test(row: tidy.Record) -> str:
-    if row["p_holm"] <= ALPHA:
-        return "differ"
-    return "alike" if row["is_alike"] else "no difference detected"
+def name_likeness(test: tidy.Record) -> Outcome:
+    """Whether one group is above or below another, the two are alike, or neither is shown."""
+    if test["facts"] < ENOUGH:
+        return "too few"
+    if test["p_holm"] <= ALPHA:
+        return "above" if test["mean"] > 0 else "below"
+    return "alike" if test.get("is_alike") else "unsettled"
 
 
 def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
