@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from unmask.base.config import option, option_of
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Table
+from unmask.blocks.blocks import Column, Table
+from unmask.blocks.labels import OUTCOMES, name_split, name_stage, order_splits
 from unmask.measures.contract import Job, Rows, Summary, Tables
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.settings import MachineSettings
+from unmask.results.summaries import mark_outcome
 from unmask.tracing.settings import BY_CHAIN, Corruption, Tracing, check_steps
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ def choose_prompts(
     `is_recalled`, of each fact the first phrasings that it recalls are taken; one that it recalls
     in none stands in its first phrasing, so that it is counted.
     """
+    from unmask.data.facts import Fact
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 
@@ -130,23 +133,25 @@ def choose_prompts(
             f"{unguided[0].name} is a {unguided[0].kind} model and has no pass without the prompt, "
             f"but guidance is {settings.guidance:g}: use guidance 0, or run it apart."
         )
-    number, phrasings, chosen = settings.facts, settings.phrasings, dict[str, ChosenPrompts]()
+    number, phrasings = settings.facts, settings.phrasings
+    chosen: dict[str, ChosenPrompts] = {}
     for split in inputs.data.splits:
         if settings.consider is None and not is_recalled:
             chosen[split.name] = ChosenPrompts(choose_facts(split.facts, number, phrasings))
             continue
-        counts = (number, len(split.facts)) if is_recalled else (settings.consider, phrasings)
-        considered = choose_facts(split.facts, *counts)
+        wide = (number, len(split.facts)) if is_recalled else (settings.consider or 0, phrasings)
+        considered = choose_facts(split.facts, *wide)
         model = inputs.load(inputs.members()[0])
-        prompts, recalled = rank_facts(model, considered, settings.tracing)
+        ranked, recalled = rank_facts(model, considered, settings.tracing)
+        prompts = ranked[: number * phrasings]
         if is_recalled:
-            known, prompts = set(prompts[:recalled]), []
-            by_fact = tidy.group_by(considered, lambda fact: (fact.fact_id, fact.direction))
+            known, by_fact = set(ranked[:recalled]), dict[tuple[str, str], list[Fact]]()
+            for fact in considered:
+                by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
+            prompts = []
             for same in by_fact.values():
                 same.sort(key=lambda fact: fact.phrasing)
                 prompts += [fact for fact in same if fact in known][:phrasings] or same[:1]
-        else:
-            prompts = prompts[: number * phrasings]
         chosen[split.name] = ChosenPrompts(prompts, len(considered), recalled)
     return chosen
 
@@ -231,6 +236,37 @@ def tabulate_kept(summary: Summary) -> Table:
             "kept": "kept",
         },
     )
+
+
+def tabulate_tests(
+    rows: tidy.Records, caption: str, keys: Mapping[str, tidy.Get], most: int = 40
+) -> Table:
+    """Shares of two groups compared, with what is shown; bold where they differ."""
+    columns: dict[str | Column, tidy.Get] = {
+        "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
+        "other": lambda row: f"{row['other_model']}, {name_split(row['other_split'])}",
+        "step": lambda row: name_stage(row["stage"]),
+        **keys,
+        Column("difference of shares", has_sign=True): tidy.to_interval,
+        Column("p of no difference (Holm)", 3): "p_holm",
+        Column("p of one beyond the margin", 3): "p_equivalent",
+        Column("smallest margin that would hold"): "smallest_margin",
+        Column("power to find them alike"): "power",
+        "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired",
+        "outcome": lambda row: OUTCOMES[row["outcome"]],
+    }
+    return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most)
+
+
+def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
+    """The rows that a model's sentences are about: asked in reverse if it was, at the first step.
+
+    Tables have all of them.
+    """
+    for members in tidy.group_by(rows, "model").values():
+        split = order_splits(tidy.distinct(members, "split"))[0]
+        first = tidy.select(members, split=split)
+        yield tidy.select(first, stage=first[0]["stage"])
 
 
 def explain_nothing(facts: Rows) -> UserError:

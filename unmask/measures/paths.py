@@ -218,29 +218,26 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     summary = result.summary
     effects = tidy.select(summary["effects"], metric=COMPARED, control=OWN)
     own = [row for row in effects if row["sender"] != CLEAN]
-    heads = tidy.tabulate(
-        "heads",
+    chosen = (
         "The strongest heads by which the answer's positions read the subject: chosen on one half "
-        "of the facts, measured on the other",
-        summary["heads"],
-        COLUMNS | {"head": "head", "halves that chose it": "chosen"},
-        most=30,
+        "of the facts, measured on the other"
     )
     ways = "What comes back when the receiver reads the sender in all layers above it"
     above = "What a path from the subject gives back beyond the stronger of its controls"
-    tables = [
+    heads = COLUMNS | {"head": "head", "halves that chose it": "chosen"}
+    numbers = [
         tidy.tabulate("ways", ways, _list_whole(own), COLUMNS, most=40),
         tidy.tabulate("above", above, summary["above"], COLUMNS, mark_outcome, most=40),
+        tidy.tabulate("heads", chosen, summary["heads"], heads, most=30),
         clean_runs.tabulate_kept(summary),
     ]
-    shown = [_draw_map(own), *([heads] if summary["heads"] else [])]
-    return [*_state(summary), *shown, blocks.Fold("Numbers", tables)]
+    return [*_state(summary), _draw_map(own), blocks.Fold("Numbers", numbers)]
 
 
 def _draw_map(rows: Rows) -> blocks.Figure:
     """What single receivers give back, band by band: of what begins at a layer, the shortest."""
     starts = tidy.group_by(rows, "model", "first").items()
-    ends = {start: min(row["last"] for row in own) for start, own in starts}
+    ends = {start: min(row["last"] for row in same) for start, same in starts}
     return tidy.draw_map(
         [
             {**row, "percent": 100 * row["share"], "from": name_sender(row)}
@@ -270,7 +267,7 @@ def _list_whole(rows: Rows) -> list[tidy.Record]:
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
     """What the answer and other masks give back by reading the subject's states, by model."""
-    for rows in by_fact.list_first_groups(tidy.select(summary["above"], sender="subject")):
+    for rows in clean_runs.list_first_groups(tidy.select(summary["above"], sender="subject")):
         # After the first band, where the subject's tokens have read each other.
         sent = sorted(tidy.distinct(rows, "sent"))[:2][-1]
         for row in tidy.select(_list_whole(rows), sent=sent):

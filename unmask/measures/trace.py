@@ -235,7 +235,7 @@ def _draw_stored(folder: str) -> list[ReportBlock]:
         settings, names = result.settings.to_record(), ("averages", "shares")
         summary = add_outcomes(*(tidy.select(result.summary[n], stage="first") for n in names))
         finding, *_ = state_groups(summary, settings)
-        return [finding, draw_roles(summary["averages"], settings, "")]
+        return [finding, draw_roles(summary["averages"], settings)]
 
 
 STORED = (

@@ -5,19 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from unmask.blocks import blocks, labels, tidy
-from unmask.evaluation.statistics import ALPHA
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import Column, Figure, Finding, Fold, Notice, ReportBlock, Table
+from unmask.measures.clean_runs import list_first_groups, tabulate_tests
 from unmask.measures.result import Result
 from unmask.measures.trace_effects import GROUP, HIGHEST, TOTAL
 from unmask.measures.trace_summary import rank_stage
-from unmask.results.effects import SHARE, list_first_groups
+from unmask.results.effects import SHARE
 from unmask.results.summaries import Rows, Summary, mark_outcome
 from unmask.tracing.settings import WHOLE_SUBJECT, Tracing
 from unmask.tracing.table import ASKED, FLOW, ONE_TOKEN, RESULT, SUBJECT_ROLES
 
 Setup = Mapping[str, Any]
 """A run's settings, as its record has them."""
-Columns = dict[str | blocks.Column, tidy.Get]
+Columns = dict[str | Column, tidy.Get]
 HIDDEN = {
     "subject": "the subject",
     "committed": "the answer tokens written so far",
@@ -27,10 +28,13 @@ JOINTS = (
     "Answers of these models are not scored in one way: compare where their effects are, not how "
     "large they are; `--joint chain_rule` scores both alike."
 )
+SHOWN = ("mode", "run", "severed", "guidance")
+"""Settings that the figure names where they are not the usual ones."""
 COUNTS: Columns = {
     "model": "model",
     "asked": tidy.name_asked,
-    "subject hidden by": labels.name_corruption,
+    "hidden by": labels.name_corruption,
+    "layers changed together": "window",
     "prompts": "prompts",
     "recalled of considered": lambda row: (
         None if row["considered"] is None else f"{row['recalled']} of {row['considered']}"
@@ -39,43 +43,29 @@ COUNTS: Columns = {
     "facts traced in every model": "shared",
     "left out": lambda row: row["left_out"] or None,
     "answers scored by": lambda row: row["joint"].replace("_", " "),
-    blocks.Column("p of the answer", is_short=True): "clean",
+    Column("p of the answer", is_short=True): "clean",
 }
 
 
-def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+def describe(result: Result) -> Sequence[ReportBlock]:
     """A sentence for each model, the map, what is lost and given back; single texts folded away."""
     summary, settings = result.summary, result.settings.to_record()
-    counts, texts = summary["counts"], summary["texts"]
-    shown: list[blocks.ReportBlock] = [
-        *state_groups(summary, settings),
-        *([blocks.Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []),
-        draw_roles(summary["averages"], settings, describe_setup(counts, settings)),
+    counts = summary["counts"]
+    shown = [
+        draw_roles(summary["averages"], settings),
         _tabulate_totals(summary, settings),
         _tabulate_shares(summary["shares"], settings),
         tidy.tabulate("facts", "Facts that were traced", counts, COUNTS),
     ]
-    if texts:
+    if summary["texts"]:
+        texts = draw_text_maps(summary["texts"], settings)
         is_one = sum(row["prompts"] for row in counts) == 1
-        drawn = draw_text_maps(texts, settings)
-        folded = blocks.Fold("Single texts, token by token", [drawn])
-        shown.insert(1 if is_one else len(shown), drawn if is_one else folded)
-    pairs = [*tabulate_alike(summary["bands"]), *_tabulate_tests(summary["tests"], settings)]
-    if pairs:
-        shown.append(blocks.Fold("Differences between models and ways of asking", pairs))
-    return [block for block in shown if not isinstance(block, blocks.Table) or block.rows]
-
-
-def describe_setup(counts: Rows, settings: Setup) -> str:
-    """How the facts were traced, in sentences."""
-    hidden = " or ".join(tidy.group_by(counts, labels.name_corruption))
-    text = f"{HIDDEN[settings['source']].capitalize()} is hidden, the subject by {hidden}."
-    if {"mlp", "attn"} & {*settings["parts"]}:
-        width = labels.count(counts[0]["window"], "layer")
-        text += f" MLP and attention outputs change in windows of {width} around the named one."
-    names = ("mode", "run", "severed", "guidance")
-    changed = [name for name in names if settings[name] != getattr(Tracing(), name)]
-    return text + "".join(f" Setting `{name}`: {settings[name]}." for name in changed)
+        folded = Fold("Single texts, token by token", [texts])
+        shown.insert(0 if is_one else len(shown), texts if is_one else folded)
+    if summary["bands"]:
+        shown.append(tabulate_bands(summary["bands"]))
+    joints = [Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []
+    return [*state_groups(summary, settings), *joints, *shown]
 
 
 def _choose(settings: Setup, restored: str, replaced: str) -> str:
@@ -83,22 +73,20 @@ def _choose(settings: Setup, restored: str, replaced: str) -> str:
     return restored if settings["mode"] == "restore" else replaced
 
 
-def state_groups(summary: Summary, settings: Setup) -> Iterator[blocks.Finding]:
+def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
     """Of each model, what hiding the subject takes, and which of its states gives back most.
 
     Of a single fact no layer can be chosen on others: there the best cell stands for itself.
     """
     lost = tidy.select(summary["averages"], part=TOTAL, control=RESULT)
+    say = partial(tidy.say, unit=labels.UNITS.get(settings["metric"], "").strip(), digits=3)
     for total, *_ in list_first_groups(lost):
         group = {name: total[name] for name in GROUP}
         rows = tidy.select(summary["shares"], **group) or tidy.select(summary["averages"], **group)
         cell, outcome = find_best_subject(rows), total["outcome"]
-        say = partial(tidy.say, unit=labels.UNITS.get(settings["metric"], "").strip(), digits=3)
         asked = f"{'asked' if '→' in tidy.name_asked(total) else 'on'} {tidy.name_asked(total)}"
         text = (
-            f"In {total['model']}, {asked}, hiding {HIDDEN[settings['source']]} takes "
-            f"{say(total)} from the answer's "
-            f"{labels.name_metric(settings['metric']).partition(' (')[0]}"
+            f"In {total['model']}, {asked}, hiding {HIDDEN[settings['source']]} takes {say(total)}"
         )
         if outcome in ("unsettled", "below"):
             text += ": nothing is clearly lost, so nothing can be given back"
@@ -106,14 +94,14 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[blocks.Finding]:
             state = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
             place = f"{state} of the {labels.ROLES[cell['role']]} at layer {_name_layers(cell)}"
             does = _choose(
-                settings, f"The clean {place} gives back", f"Replacing the {place} costs"
+                settings, f"the clean {place} gives back", f"replacing the {place} costs"
             )
-            text += f". {does} most of the subject's: {say(cell)}"
             outcome = cell.get("outcome", "too few")
-            share = tidy.say(tidy.to_interval(cell, SHARE), "%") if SHARE[0] in cell else ""
-            text += f", {share} of what was lost" if share else ""
-            text += ", more than every placebo" if outcome == "above" else ""
-        yield blocks.Finding(f"{text} ({labels.count(total['facts'], 'fact')}).", outcome)
+            share = f", {tidy.say_share(cell['share'])} of it" if "share" in cell else ""
+            if outcome == "above" and cell[HIGHEST[0]] is not None:
+                share += ", more than every placebo"
+            text += f"; {does} most of the subject's, {say(cell)}{share}"
+        yield Finding(f"{text} ({labels.count(total['facts'], 'fact')}).", outcome)
 
 
 def find_best_subject(rows: Rows) -> tidy.Record | None:
@@ -126,7 +114,7 @@ def find_best_subject(rows: Rows) -> tidy.Record | None:
     return None
 
 
-def draw_roles(averages: Rows, settings: Setup, method: str) -> blocks.Figure:
+def draw_roles(averages: Rows, settings: Setup) -> Figure:
     """Average effect by role and layer, a panel for each model; of heads the strongest."""
     effects = [row for row in averages if row["control"] == RESULT and row["layer"] >= 0]
     cells = tidy.group_by(effects, "split", "corruption", "stage", "part", "model", "role", "layer")
@@ -134,11 +122,13 @@ def draw_roles(averages: Rows, settings: Setup, method: str) -> blocks.Figure:
     roles = list(labels.ROLES)
     gives = "Purple states give the answer back, orange ones take it away."
     gives = _choose(settings, gives, "Purple: the answer loses by it, orange: it gains.")
+    changed = [name for name in SHOWN if settings[name] != getattr(Tracing(), name)]
+    how = "".join(f" Setting `{name}`: {settings[name]}." for name in changed)
     return _draw_map(
         sorted(rows, key=lambda row: roles.index(row["role"])),
         "effects",
         "Average effect by role and layer",
-        f"Averages over facts with 95 % intervals. {method} {gives}",
+        f"Averages over facts with 95 % intervals. {gives}{how}",
         y=lambda row: labels.ROLES[row["role"]],
         note=lambda row: labels.count(row["facts"], "fact"),
         choose=[tidy.Choose("restored", "part", labels.name_part)],
@@ -146,7 +136,7 @@ def draw_roles(averages: Rows, settings: Setup, method: str) -> blocks.Figure:
     )
 
 
-def draw_text_maps(texts: Rows, settings: Setup) -> blocks.Figure:
+def draw_text_maps(texts: Rows, settings: Setup) -> Figure:
     """Single texts: tokens by layers, what is restored side by side, a slider over the steps."""
     cells = [
         {**row} | {"stage": str(row["step"]), "layer": layer, "effect": effect}
@@ -183,7 +173,7 @@ def _spell(row: tidy.Record) -> str:
     return f"{row['position']} {arrow}{piece}{star}"
 
 
-def _draw_map(rows: Rows, *about: str, choose: list[tidy.Choose], **more: Any) -> blocks.Figure:
+def _draw_map(rows: Rows, *about: str, choose: list[tidy.Choose], **more: Any) -> Figure:
     """A map over layers, its step to choose: a slider where they are numbers that follow each
     other."""
     is_slider = all(map(labels.is_numbered, tidy.distinct(rows, "stage")))
@@ -213,7 +203,7 @@ def _name_layers(row: tidy.Record) -> str:
     return " / ".join(dict.fromkeys(names))
 
 
-def _tabulate_totals(summary: Summary, settings: Setup) -> blocks.Table:
+def _tabulate_totals(summary: Summary, settings: Setup) -> Table:
     """What is asked and lost in each group, in every metric, and where p comes from."""
     ends = [row for row in summary["averages"] if row["layer"] < 0]
     ends += tidy.select(summary.get("further", ()), part=TOTAL)
@@ -222,12 +212,12 @@ def _tabulate_totals(summary: Summary, settings: Setup) -> blocks.Table:
         for row in tidy.select(ends, control=RESULT)
     ]
 
-    def head(part: str, role: str, metric: str) -> blocks.Column:
+    def head(part: str, role: str, metric: str) -> Column:
         if part == ASKED:
-            return blocks.Column("tokens asked", 1)
+            return Column("tokens asked", 1)
         source = {"subject": "the subject", "committed": "written tokens"}.get(role)
         name = f"p from {source}" if part == FLOW else f"lost, {labels.name_metric(metric)}"
-        return blocks.Column(name, is_short=True)
+        return Column(name, is_short=True)
 
     heads = {key: head(*key) for key in tidy.distinct(rows, "metric")}
     caption = (
@@ -238,7 +228,7 @@ def _tabulate_totals(summary: Summary, settings: Setup) -> blocks.Table:
     return tidy.tabulate_means("groups", caption, rows, keys, heads, mark_outcome)
 
 
-def _tabulate_shares(shares: Rows, settings: Setup) -> blocks.Table:
+def _tabulate_shares(shares: Rows, settings: Setup) -> Table:
     """Each role at the layers that other facts chose, the largest shares of a group first."""
     rows = [row for row in shares if row["control"] in (RESULT, ONE_TOKEN)]
     head = f"{_choose(settings, 'given back', 'cost')}, {labels.name_metric(settings['metric'])}"
@@ -248,9 +238,9 @@ def _tabulate_shares(shares: Rows, settings: Setup) -> blocks.Table:
         "scored": lambda row: "whole answer" if row["control"] == RESULT else "single tokens",
         _choose(settings, "restored", "replaced"): _name_place,
         "layers": _name_layers,
-        blocks.Column(head, is_short=True): tidy.to_interval,
-        blocks.Column("of lost, %", 0, is_percent=True): partial(tidy.to_interval, columns=SHARE),
-        blocks.Column("highest placebo, %", 0, is_percent=True): lambda row: (
+        Column(head, is_short=True): tidy.to_interval,
+        Column("of lost, %", 0, is_percent=True): partial(tidy.to_interval, columns=SHARE),
+        Column("highest placebo, %", 0, is_percent=True): lambda row: (
             None if row[HIGHEST[0]] is None else tidy.to_interval(row, HIGHEST)
         ),
         "facts": "facts",
@@ -269,57 +259,18 @@ def _name_place(row: tidy.Record) -> str:
     return f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}"
 
 
-_SIDES: Columns = {
-    "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
-    "other": lambda row: f"{row['other_model']}, {labels.name_split(row['other_split'])}",
-    "at": lambda row: f"{labels.name_stage(row['stage'])}, {labels.name_corruption(row)}",
-    "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired",
-}
-
-
-def tabulate_alike(bands: Rows) -> Iterator[blocks.ReportBlock]:
-    """Pairs of groups: how many bands of layers differ and are alike, and what that is."""
-    names = ("model", "split", "other_model", "other_split", "corruption", "stage")
-    pairs = [
-        {**rows[0], "outcomes": Counter(row["outcome"] for row in rows)}
-        | {"smallest_margin": max(row["smallest_margin"] for row in rows)}
-        | {"power": min(row["power"] for row in rows)}
-        for rows in tidy.group_by(bands, *names).values()
-    ]
-    if not pairs:
-        return
-    columns: Columns = _SIDES | {
-        "compared": lambda row: row["outcomes"].total(),
-        "differ": lambda row: row["outcomes"]["above"] + row["outcomes"]["below"],
-        "alike": lambda row: row["outcomes"]["alike"],
-        "neither": lambda row: row["outcomes"]["unsettled"] + row["outcomes"]["too few"],
-        blocks.Column("smallest margin for all"): "smallest_margin",
-        blocks.Column("least power"): "power",
-    }
-    margin = f"±{pairs[0]['margin']:g} of the total effect"
-    yield blocks.Text(
-        "Shares of the total effect, by part, role and third of the layers. Alike: two one-sided "
-        f"tests at {ALPHA} put a difference within {margin}; power is how often they would without "
-        "any difference. Differ: a permutation test by fact, Holm over a pair. Neither: no "
-        "difference was detected, which does not show that there is none."
-    )
-    caption = f"Which groups are alike, margin {margin}"
-    yield tidy.tabulate("alike", caption, pairs, columns, most=24)
-
-
-def _tabulate_tests(tests: Rows, settings: Setup) -> Iterator[blocks.Table]:
-    """Differences between groups, what passes its test first."""
-    rows = [row for row in tests if row["part"] != FLOW]
-    rows.sort(key=lambda row: (mark_outcome(row) == "plain", row["p_holm"]))
-    head = blocks.Column(f"difference, {labels.name_metric(settings['metric'])}", is_short=True)
-    columns: Columns = {
-        "what": lambda row: "total effect" if row["part"] == TOTAL else _name_place(row),
-        head: tidy.to_interval,
-        blocks.Column("p (Holm)", digits=3): "p_holm",
-    }
+def tabulate_bands(bands: Rows) -> Table:
+    """Shares of two groups compared, role by role and by third of the layers."""
+    outcomes = Counter(row["outcome"] for row in bands)
     caption = (
-        "Mean effects over layers, one group minus the other; bold: passes a permutation test by "
-        "fact, corrected within each pair of groups"
+        "Shares of the total effect of two groups compared, by third of the layers: "
+        f"{outcomes['above'] + outcomes['below']} of {len(bands)} differ (permutation test by "
+        f"fact, Holm over a pair), {outcomes['alike']} are alike (two one-sided tests, within "
+        f"±{bands[0]['margin']:g}); of the others neither is shown"
     )
-    if rows:
-        yield tidy.tabulate("tests", caption, rows, _SIDES | columns, mark_outcome)
+    columns: dict[str, tidy.Get] = {
+        "hidden by": labels.name_corruption,
+        "restored": _name_place,
+        "layers": lambda row: f"{row['first']} to {row['last']}",
+    }
+    return tabulate_tests(bands, caption, columns)

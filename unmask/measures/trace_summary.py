@@ -53,19 +53,21 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
 def read_effects(
     tables: Tables, settings: Any, metric: str = "value"
 ) -> dict[by_fact.GroupKey, by_fact.GroupEffects]:
-    """Each fact's effects, group by group: in the metric of the run, or in a further one."""
-    names = [*of_traces.PROMPT, *of_traces.GROUP, *of_traces.CELL]
-    pieces = open_table(tables, "trace").pieces([*names, metric])
-    return of_traces.find_effects(
-        (piece.rename_columns([*names, "value"]) for piece in pieces), settings.mode
-    )
-
-
-def _average(metric: str, effects: Any, facts: Rows) -> list[dict[str, Any]]:
-    """The averages with the layers that each cell restored, from `first` to `last`.
+    """Each fact's effects, group by group: in the metric of the run, or in a further one.
 
     Ways of asking stand in one order, and the steps of each in theirs.
     """
+    names = [*of_traces.PROMPT, *of_traces.GROUP, *of_traces.CELL]
+    pieces = open_table(tables, "trace").pieces([*names, metric])
+    pieces = (piece.rename_columns([*names, "value"]) for piece in pieces)
+    effects = of_traces.find_effects(pieces, settings.mode)
+    splits = order_splits([group[2] for group in effects])
+    order = sorted(effects, key=lambda group: (splits.index(group[2]), rank_stage(group[4])))
+    return {group: effects[group] for group in order}
+
+
+def _average(metric: str, effects: Any, facts: Rows) -> list[dict[str, Any]]:
+    """The averages with the layers that each cell restored, from `first` to `last`."""
     rows = [
         by_fact.bound_effect(row, metric)
         for row in by_fact.average_panels({metric: effects}, of_traces.LAYOUT)
@@ -82,8 +84,7 @@ def _average(metric: str, effects: Any, facts: Rows) -> list[dict[str, Any]]:
         if part in ("mlp", "attn"):
             first, stop = window_of(row["layer"], int(narrow or width), depths[row["model"]])
             row |= {"first": first, "last": stop - 1}
-    splits = order_splits(distinct(rows, "split"))
-    return sorted(rows, key=lambda row: (splits.index(row["split"]), rank_stage(row["stage"])))
+    return rows
 
 
 def rank_stage(stage: str) -> int:

@@ -26,7 +26,6 @@ from jaxtyping import Float, Int
 
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Outcome
-from unmask.blocks.labels import order_splits
 from unmask.evaluation.equivalence import divide, find_shares, measure_equivalence
 from unmask.evaluation.statistics import ALPHA, ENOUGH, compare, equivalence_p, holm, mean_intervals
 
@@ -320,23 +319,20 @@ def compare_likeness(
     """
     if one.keys() != other.keys():
         return dict.fromkeys(("p_equivalent", "smallest_margin", "power")) | {"is_alike": False}
-    highest, smallest, power, is_within = 0.0, 0.0, 1.0, True
-    for cell, ours in one.items():
-        theirs = other[cell]
-        tested = measure_equivalence(ours, theirs, margin)
-        assert tested is not None, "a cell has no two facts a side"
-        smallest, power = max(smallest, tested.smallest_margin), min(power, tested.power)
-        if tested.paired:
+    tests, p_values, is_within = [], [0.0], True
+    for ours, theirs in ((one[cell], other[cell]) for cell in one):
+        tests.append(test := measure_equivalence(ours, theirs, margin))
+        assert test is not None, "a cell has no two facts a side"
+        if test.paired:
             gaps = [ours[fact] - theirs[fact] for fact in sorted(ours.keys() & theirs.keys())]
-            highest = max(highest, equivalence_p(gaps, margin, seed))
-        else:
-            gap = compare(ours, theirs, seed)
-            is_within &= gap is not None and -margin < gap.low and gap.high < margin
+            p_values.append(equivalence_p(gaps, margin, seed))
+        elif gap := compare(ours, theirs, seed):
+            is_within &= -margin < gap.low and gap.high < margin
     return {
-        "p_equivalent": highest or None,
-        "is_alike": is_within and highest <= ALPHA,
-        "smallest_margin": smallest,
-        "power": power,
+        "p_equivalent": max(p_values) or None,
+        "is_alike": is_within and max(p_values) <= ALPHA,
+        "smallest_margin": max(test.smallest_margin for test in tests),
+        "power": min(test.power for test in tests),
     }
 
 
@@ -382,14 +378,3 @@ def name_likeness(test: tidy.Record) -> Outcome:
     if test["p_holm"] <= ALPHA:
         return "above" if test["mean"] > 0 else "below"
     return "alike" if test.get("is_alike") else "unsettled"
-
-
-def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
-    """The rows that a model's sentences are about: asked in reverse if it was, at the first step.
-
-    Tables have all of them.
-    """
-    for members in tidy.group_by(rows, "model").values():
-        split = order_splits(tidy.distinct(members, "split"))[0]
-        first = tidy.select(members, split=split)
-        yield tidy.select(first, stage=first[0]["stage"])
