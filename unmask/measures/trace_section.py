@@ -29,7 +29,7 @@ JOINTS = (
     "large they are; `--joint chain_rule` scores both alike."
 )
 SHOWN = ("mode", "run", "severed", "guidance")
-"""Settings that the figure names where they are not the usual ones."""
+"""Settings that are named where they are not the usual ones."""
 COUNTS: Columns = {
     "model": "model",
     "asked": tidy.name_asked,
@@ -64,8 +64,10 @@ def describe(result: Result) -> Sequence[ReportBlock]:
         shown.insert(0 if is_one else len(shown), texts if is_one else folded)
     if summary["bands"]:
         shown.append(tabulate_bands(summary["bands"]))
-    joints = [Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []
-    return [*state_groups(summary, settings), *joints, *shown]
+    changed = [name for name in SHOWN if settings[name] != getattr(Tracing(), name)]
+    notes = [Notice(f"Setting `{name}`: {settings[name]}.") for name in changed]
+    notes += [Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []
+    return [*state_groups(summary, settings), *notes, *shown]
 
 
 def _choose(settings: Setup, restored: str, replaced: str) -> str:
@@ -122,13 +124,11 @@ def draw_roles(averages: Rows, settings: Setup) -> Figure:
     roles = list(labels.ROLES)
     gives = "Purple states give the answer back, orange ones take it away."
     gives = _choose(settings, gives, "Purple: the answer loses by it, orange: it gains.")
-    changed = [name for name in SHOWN if settings[name] != getattr(Tracing(), name)]
-    how = "".join(f" Setting `{name}`: {settings[name]}." for name in changed)
     return _draw_map(
         sorted(rows, key=lambda row: roles.index(row["role"])),
         "effects",
         "Average effect by role and layer",
-        f"Averages over facts with 95 % intervals. {gives}{how}",
+        f"Averages over facts with 95 % intervals. {gives}",
         y=lambda row: labels.ROLES[row["role"]],
         note=lambda row: labels.count(row["facts"], "fact"),
         choose=[tidy.Choose("restored", "part", labels.name_part)],

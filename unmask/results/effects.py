@@ -198,7 +198,7 @@ def list_effects(
         grouped = grouped.aggregate([(metric, "sum"), (metric, "count")])
         grouped = grouped.filter(pyarrow.compute.field(f"{metric}_count") > 0)
         numbers.append(np.stack([_encode(grouped[name], known[name]) for name in keys]))
-        sums.append([grouped[f"{metric}_{name}"].to_numpy() for name in ("sum", "count")])
+        sums.append(np.stack([grouped[f"{metric}_{name}"] for name in ("sum", "count")]))
     nothing = np.zeros(0, dtype=int)
     if not sum(each.shape[1] for each in numbers):
         return PromptEffects([], [], nothing, nothing, nothing.astype(float))
@@ -210,7 +210,7 @@ def list_effects(
     prompts, prompt = [prompts[i] for i in order], np.argsort(order)[prompt]
     cells, cell = _number(columns, layout.cell)
     pairs, pair = np.unique(prompt * len(cells) + cell, return_inverse=True)
-    total, count = (np.bincount(pair, np.concatenate(each)) for each in zip(*sums, strict=True))
+    total, count = (np.bincount(pair, each) for each in np.concatenate(sums, 1))
     score = total / count
     prompt, cell = np.divmod(pairs, len(cells))
     # 3. Its effect, against the prompt's own start.
