@@ -98,7 +98,7 @@ def test_models_are_compared_by_share_and_margin(done):
 
 KEYS: dict[str, Any] = {"model": "m", "kind": "masked", "seed": 0, "split": "own", "phrasing": 0}
 KEYS |= {"stage": "first", "layer": -1, "first": -1, "last": -1, "window": 0, "direction": "p2d"}
-KEPT = [{"model": "m", "kind": "masked", "split": "own", "joint": "chain_rule", "kept": True}]
+KEPT = KEYS | {"fact": "a", "corruption": "mean", "joint": "chain_rule", "kept": True}
 
 
 def summarise(done, losses):
@@ -107,7 +107,10 @@ def summarise(done, losses):
         KEYS | {"fact": fact, "edge": edge} | dict.fromkeys(METRICS, -lost)
         for (fact, edge), lost in losses.items()
     ]
-    tables = {"knockout": pyarrow.Table.from_pylist(rows), "facts": pyarrow.Table.from_pylist(KEPT)}
+    tables = {
+        "knockout": pyarrow.Table.from_pylist(rows),
+        "facts": pyarrow.Table.from_pylist([KEPT]),
+    }
     return MEASURE.summarise(tables, done.settings)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import pyarrow
 import pytest
 
 from tests.measures.asking import ask, show
@@ -12,11 +13,11 @@ from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding, Table, is_clear
 from unmask.blocks.tidy import select
 from unmask.evaluation.statistics import ALPHA, ENOUGH
+from unmask.measures.clean_runs import count_prompts
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, STORED, TraceSettings
 from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL
 from unmask.measures.trace_section import find_best_subject, tabulate_bands
-from unmask.measures.trace_summary import count_facts
 from unmask.net.families import Family
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
@@ -60,7 +61,7 @@ def test_the_section_says_first_what_was_found(done):
         assert figure.controls[0].label == "asked" and figure.views
     assert all(len(panels) == 2 for panels in figures[0].views.values())
     tables = [block.name for block in done.section.walk() if isinstance(block, Table)]
-    assert tables == ["groups", "shares", "facts"]  # four facts have no bands to compare
+    assert tables == ["groups", "shares", "counts"]  # four facts have no bands to compare
     text = " ".join(show(done).split())
     # Two models scored in two ways are not compared in size.
     assert "not how large they are; `--joint chain_rule`" in text and "1 not recalled" in text
@@ -124,15 +125,16 @@ def test_every_id_has_its_words(done):
         assert all(each in helps[name] for each in table)
 
 
-def test_facts_traced_in_every_model_are_counted():
-    usual = {"kind": "masked", "split": "own", "corruption": "mean", "seed": 0, "clean": 0.5}
-    usual |= {"joint": "chain_rule", "window": 1, "considered": None, "recalled": None}
+def test_facts_kept_of_every_model_are_counted():
+    usual = {"kind": "masked", "split": "own", "corruption": "mean", "seed": 0, "joint": "mean"}
     rows = [
         usual | {"model": model, "fact": fact, "kept": fact in kept, "reason": "not recalled"}
         for model, kept in (("one", "abc"), ("other", "bcd"))
         for fact in "abcd"
     ]
-    assert [(row["facts"], row["shared"]) for row in count_facts(rows)] == [(3, 2), (3, 2)]
+    counts = count_prompts({"facts": pyarrow.Table.from_pylist(rows)})
+    assert [(row["kept"], row["facts"], row["shared"]) for row in counts] == [(3, 3, 2)] * 2
+    assert {row["left_out"] for row in counts} == {"1 not recalled"}
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.pair)

@@ -5,6 +5,7 @@ settings.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +16,8 @@ from unmask.base.config import option, option_of
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Column, Table
-from unmask.blocks.labels import OUTCOMES, name_split, name_stage, order_splits
-from unmask.measures.contract import Job, Rows, Summary, Tables
+from unmask.blocks.labels import OUTCOMES, name_corruption, name_split, name_stage, order_splits
+from unmask.measures.contract import Job, Rows, Tables
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.settings import MachineSettings
 from unmask.results.summaries import mark_outcome
@@ -41,8 +42,8 @@ class PromptStep:
     """Settings with their corruption."""
 
 
-ChangeStep = Callable[[PromptStep], Iterable[Mapping[str, Any]]]
-"""A step to the rows of its changes."""
+ChangeStep = Callable[[PromptStep, Any], Iterable[Mapping[str, Any]]]
+"""A step and the measure's settings to the rows of its changes."""
 WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Table]"]
 """(checkpoint, split, prompt) to the rows of a part."""
 
@@ -202,7 +203,7 @@ def list_prompt_jobs(
         rows = [
             {**keys, "stage": stage, "step": step, **row}
             for stage, step in clean.find_steps(own.at)
-            for row in change(PromptStep(clean, step, other, own))
+            for row in change(PromptStep(clean, step, other, own), settings)
         ]
         record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
         return {table: rows, "facts": [record]}
@@ -211,31 +212,44 @@ def list_prompt_jobs(
 
 
 def count_prompts(tables: Tables) -> Rows:
-    """How many prompts of each model and split were asked, and kept; an error where none was."""
-    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "joint")
+    """How many prompts of each group were run, and why others were not; an error where none was."""
+    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "corruption", "joint")
     if not any(fact["kept"] for fact in facts):
         raise explain_nothing(facts)
-    return [
-        dict(zip(by, key, strict=True))
-        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
-        for key, rows in tidy.group_by(facts, *by).items()
-    ]
+    shared: dict[str, set[str]] = {}
+    for (split, _), rows in tidy.group_by(facts, "split", "model").items():
+        here = {fact["fact"] for fact in rows if fact["kept"]}
+        shared[split] = shared.get(split, here) & here
+    counts = []
+    for key, rows in tidy.group_by(facts, *by).items():
+        kept = tidy.select(rows, kept=True)
+        reasons = Counter(fact["reason"] for fact in rows if not fact["kept"])
+        row = dict(zip(by, key, strict=True)) | {
+            "prompts": len(rows),
+            "kept": len(kept),
+            "facts": len(tidy.distinct(kept, "fact")),
+            "shared": len(shared[key[2]]),
+            "seeds": len(tidy.distinct(rows, "seed")),
+            "left_out": ", ".join(f"{reasons[each]} {each}" for each in sorted(reasons)),
+        }
+        counts.append(row)
+    return counts
 
 
-def tabulate_kept(summary: Summary) -> Table:
-    """The table of how many prompts of each model and split were asked, and kept."""
-    return tidy.tabulate(
-        "counts",
-        "Prompts asked, and those kept: recalled by the model, and changed",
-        summary["counts"],
-        {
-            "model": "model",
-            "asked": tidy.name_asked,
-            "answers scored by": lambda row: row["joint"].replace("_", " "),
-            "prompts": "prompts",
-            "kept": "kept",
-        },
-    )
+def tabulate_counts(counts: Rows, more: Mapping[str | Column, tidy.Get] | None = None) -> Table:
+    """The table of how many prompts of each group were run, and why others were not."""
+    columns: dict[str | Column, tidy.Get] = {
+        "model": "model",
+        "asked": tidy.name_asked,
+        "hidden by": name_corruption,
+        "answers scored by": lambda row: row["joint"].replace("_", " "),
+        "prompts": "prompts",
+        "kept": "kept",
+        "facts kept of every model": "shared",
+        "left out": lambda row: row["left_out"] or None,
+        **(more or {}),
+    }
+    return tidy.tabulate("counts", "Prompts asked, and those kept", counts, columns)
 
 
 def tabulate_tests(

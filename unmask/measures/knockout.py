@@ -20,7 +20,6 @@ by two one-sided tests. Finding no difference does not make two groups alike.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from unmask.base.config import option
@@ -93,8 +92,7 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
     from unmask.tracing.knockout import name_edges
 
     name_edges(settings.edges)
-    work = partial(_cut_step, settings=settings)
-    return clean_runs.list_prompt_jobs(inputs, settings, "knockout", work)
+    return clean_runs.list_prompt_jobs(inputs, settings, "knockout", _cut_step)
 
 
 def _cut_step(at: clean_runs.PromptStep, settings: KnockoutSettings) -> Iterator[dict[str, Any]]:
@@ -212,7 +210,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             {**KEYS, share: tidy.to_interval, "facts": "facts"},
         ),
         clean_runs.tabulate_tests(summary["tests"], compared, cuts | windows),
-        clean_runs.tabulate_kept(summary),
+        clean_runs.tabulate_counts(summary["counts"]),
     ]
     return [*_state(summary), _draw_curves(summary["effects"]), blocks.Fold("Numbers", numbers)]
 

@@ -97,8 +97,7 @@ class PathsSettings(clean_runs.CleanRunSettings):
 
 def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
     """One part for each model and prompt."""
-    work = partial(_patch_step, settings=settings)
-    return clean_runs.list_prompt_jobs(inputs, settings, "paths", work)
+    return clean_runs.list_prompt_jobs(inputs, settings, "paths", _patch_step)
 
 
 def _patch_step(at: clean_runs.PromptStep, settings: PathsSettings) -> Iterator[dict[str, Any]]:
@@ -229,7 +228,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         tidy.tabulate("ways", ways, _list_whole(own), COLUMNS, most=40),
         tidy.tabulate("above", above, summary["above"], COLUMNS, mark_outcome, most=40),
         tidy.tabulate("heads", chosen, summary["heads"], heads, most=30),
-        clean_runs.tabulate_kept(summary),
+        clean_runs.tabulate_counts(summary["counts"]),
     ]
     return [*_state(summary), _draw_map(own), blocks.Fold("Numbers", numbers)]
 

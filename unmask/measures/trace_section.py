@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Finding, Fold, Notice, ReportBlock, Table
-from unmask.measures.clean_runs import list_first_groups, tabulate_tests
+from unmask.measures.clean_runs import list_first_groups, tabulate_counts, tabulate_tests
 from unmask.measures.result import Result
 from unmask.measures.trace_effects import GROUP, HIGHEST, TOTAL
 from unmask.measures.trace_summary import rank_stage
@@ -31,18 +31,10 @@ JOINTS = (
 SHOWN = ("mode", "run", "severed", "guidance")
 """Settings that are named where they are not the usual ones."""
 COUNTS: Columns = {
-    "model": "model",
-    "asked": tidy.name_asked,
-    "hidden by": labels.name_corruption,
-    "layers changed together": "window",
-    "prompts": "prompts",
     "recalled of considered": lambda row: (
         None if row["considered"] is None else f"{row['recalled']} of {row['considered']}"
     ),
-    "traced": "kept",
-    "facts traced in every model": "shared",
-    "left out": lambda row: row["left_out"] or None,
-    "answers scored by": lambda row: row["joint"].replace("_", " "),
+    "layers changed together": "window",
     Column("p of the answer", is_short=True): "clean",
 }
 
@@ -55,7 +47,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
         draw_roles(summary["averages"], settings),
         _tabulate_totals(summary, settings),
         _tabulate_shares(summary["shares"], settings),
-        tidy.tabulate("facts", "Facts that were traced", counts, COUNTS),
+        tabulate_counts(counts, COUNTS),
     ]
     if summary["texts"]:
         texts = draw_text_maps(summary["texts"], settings)

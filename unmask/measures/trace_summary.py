@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from unmask.blocks.labels import order_splits
-from unmask.blocks.tidy import distinct, group_by, select
+from unmask.blocks.tidy import Record, distinct, group_by, select
 from unmask.evaluation.equivalence import MARGIN
 from unmask.measures import trace_effects as of_traces
-from unmask.measures.clean_runs import explain_nothing
+from unmask.measures.clean_runs import count_prompts
 from unmask.measures.result import open_table
 from unmask.results import effects as by_fact
 from unmask.results.summaries import Rows, Summary, Tables
@@ -28,9 +28,7 @@ MOST_CELLS = 200_000
 
 def summarise(tables: Tables, settings: Tracing) -> Summary:
     """Averages over facts, shares of what was lost, differences between groups, counts, texts."""
-    facts = tables["facts"].to_pylist()
-    if not any(fact["kept"] for fact in facts):
-        raise explain_nothing(facts)
+    counts, facts = list(_count_facts(tables)), tables["facts"].to_pylist()
     effects, metric = read_effects(tables, settings), settings.to_record()["metric"]
     margin, seed = getattr(settings, "margin", MARGIN), settings.seed
     shares = [by_fact.bound_effect(row, metric) for row in of_traces.fit_shares(effects)]
@@ -39,7 +37,7 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
         **of_traces.add_outcomes(_average(metric, effects, facts), shares),
         "tests": [by_fact.bound_effect(row, metric) for row in tests],
         "bands": list(of_traces.compare_bands(effects, margin, seed)),
-        "counts": list(count_facts(facts)),
+        "counts": counts,
         "texts": list(_list_texts(tables, facts, settings.mode)),
     }
     further = [
@@ -92,33 +90,19 @@ def rank_stage(stage: str) -> int:
     return STEPS.index(stage) if stage in STEPS else len(STEPS) + int(stage.removeprefix("t1+"))
 
 
-def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
-    """How many prompts of each model and split were traced, and why others were not."""
-    by = ("model", "kind", "split", "corruption")
-    shared: dict[str, set[str]] = {}
-    for (split, _), rows in group_by(facts, "split", "model").items():
-        traced_here = {fact["fact"] for fact in rows if fact["kept"]}
-        shared[split] = shared.get(split, traced_here) & traced_here
-    for key, rows in group_by(facts, *by).items():
-        kept = select(rows, kept=True)
-        reasons = Counter(fact["reason"] for fact in rows if not fact["kept"])
-        yield dict(zip(by, key, strict=True)) | {
-            "prompts": len(rows),
-            "kept": len(kept),
-            "facts": len(distinct(kept, "fact")),
-            "shared": len(shared[key[2]]),
-            "seeds": len(distinct(rows, "seed")),
-            "left_out": ", ".join(f"{reasons[each]} {each}" for each in sorted(reasons)),
-            "clean": sum(fact["clean"] for fact in kept) / len(kept) if kept else math.nan,
-            **{name: rows[0][name] for name in ("joint", "window")},
-            **{name: _sum_seeds(rows, name) for name in ("considered", "recalled")},
-        }
-
-
-def _sum_seeds(rows: Rows, name: str) -> int | None:
-    """The sum over seeds of a column that all rows of a seed have alike."""
-    values = [value for _, value in distinct(rows, "seed", name)]
-    return None if None in values else sum(values)
+def _count_facts(tables: Tables) -> Iterator[Record]:
+    """How many prompts were traced, with what is known of traced ones alone."""
+    facts, names = tables["facts"].to_pylist(), ("model", "split", "corruption", "joint")
+    for row in count_prompts(tables):
+        rows = select(facts, **{name: row[name] for name in names})
+        clean = [fact["clean"] for fact in rows if fact["kept"]]
+        more: dict[str, Any] = {"clean": sum(clean) / len(clean) if clean else math.nan}
+        more["window"] = rows[0]["window"]
+        for name in ("considered", "recalled"):
+            # All rows of a training seed have it alike.
+            values = [value for _, value in distinct(rows, "seed", name)]
+            more[name] = None if None in values else sum(values)
+        yield {**row, **more}
 
 
 def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, Any]]:
