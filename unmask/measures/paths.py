@@ -28,8 +28,8 @@ from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.equivalence import divide
 from unmask.measures import clean_runs
-from unmask.measures.contract import Job, Rows, Summary, Tables
-from unmask.measures.inputs import QUESTIONS, ModelInputs
+from unmask.measures.contract import Rows, Summary, Tables
+from unmask.measures.inputs import QUESTIONS
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result
 from unmask.results import effects as by_fact
@@ -52,8 +52,6 @@ CELL = ("sender", "sent", "receiver", "first", "last", "head")
 NOWHERE = (-1, "", -1, -1, -1)
 TOTAL: CellKey = (OWN, CLEAN, *NOWHERE)
 LAYOUT = EffectLayout(group=GROUP, cell=("control", *CELL), start=(OWN, HIDDEN, *NOWHERE))
-TOLD = {"answer": "the answer's positions", "masks": "the other masks"}
-"""Receivers that the page has a sentence about."""
 MOST_HEADS = 5
 """Heads that each half of the facts chooses."""
 PathRole = Literal["subject", "prompt", "last", "answer", "written", "masks"]
@@ -93,11 +91,6 @@ class PathsSettings(clean_runs.CleanRunSettings):
             roles = getattr(self, name)
             if not roles or len(set(roles)) < len(roles):
                 yield f"{name!r} is {roles}, expected at least one role, and none twice"
-
-
-def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
-    """One part for each model and prompt."""
-    return clean_runs.list_prompt_jobs(inputs, settings, "paths", _patch_step)
 
 
 def _patch_step(at: clean_runs.PromptStep, settings: PathsSettings) -> Iterator[dict[str, Any]]:
@@ -152,16 +145,12 @@ def summarise(tables: Tables, settings: PathsSettings) -> Summary:
         for row in by_fact.average_panels(panels, LAYOUT, TOTAL)
         if row["head"] < 0  # single heads stand elsewhere
     ]
-    summary: dict[str, Any] = {
-        "effects": effects,
-        "above": list[Any](),
-        "heads": list[Any](),
-        "counts": counts,
-    }
+    above, heads = list[dict[str, Any]](), list[dict[str, Any]]()
     for group, panel in panels[COMPARED].items():
-        for name, rows in (("above", _subtract_controls(panel)), ("heads", _choose_heads(panel))):
-            summary[name] += [dict(zip(GROUP, group, strict=True)) | row for row in rows]
-    return summary
+        where = dict(zip(GROUP, group, strict=True))
+        above += [where | row for row in _subtract_controls(panel)]
+        heads += [where | row for row in _choose_heads(panel)]
+    return {"effects": effects, "above": above, "heads": heads, "counts": counts}
 
 
 def _subtract_controls(panel: GroupEffects) -> Iterator[dict[str, Any]]:
@@ -265,20 +254,20 @@ def _list_whole(rows: Rows) -> list[tidy.Record]:
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
-    """What the answer and other masks give back by reading the subject's states, by model."""
-    for rows in clean_runs.list_first_groups(tidy.select(summary["above"], sender="subject")):
+    """What the answer's positions give back by reading the subject's states, by model."""
+    paths = tidy.select(summary["above"], sender="subject", receiver="answer")
+    for rows in clean_runs.list_first_groups(paths):
         # After the first band, where the subject's tokens have read each other.
         sent = sorted(tidy.distinct(rows, "sent"))[:2][-1]
-        for row in tidy.select(_list_whole(rows), sent=sent):
-            if row["receiver"] in TOLD:
-                yield blocks.Finding(
-                    f"In {row['model']}, asked {tidy.name_asked(row)}: the subject's states after "
-                    f"layer {sent}, read by the attention of {TOLD[row['receiver']]} alone, give "
-                    f"back {tidy.say(row, 'nats per token')} beyond the controls, "
-                    f"{tidy.say_share(row['share'])} of what hiding the subject takes "
-                    f"({labels.count(row['facts'], 'fact')}).",
-                    row["outcome"],
-                )
+        (row,) = tidy.select(_list_whole(rows), sent=sent)
+        yield blocks.Finding(
+            f"In {row['model']}, asked {tidy.name_asked(row)}: the subject's states after layer "
+            f"{sent}, read by the attention of the answer's positions alone, give back "
+            f"{tidy.say(row, 'nats per token')} beyond the controls, "
+            f"{tidy.say_share(row['share'])} of what hiding the subject takes "
+            f"({labels.count(row['facts'], 'fact')}).",
+            row["outcome"],
+        )
 
 
 MEASURE = Measure(
@@ -289,7 +278,7 @@ MEASURE = Measure(
     settings=PathsSettings,
     tables={"paths": "paths/1", "facts": "paths-facts/1"},
     inputs=QUESTIONS,
-    jobs=list_jobs,
+    jobs=partial(clean_runs.list_prompt_jobs, table="paths", change=_patch_step),
     summarise=summarise,
     describe=describe,
     method=__doc__,
