@@ -14,7 +14,7 @@ from unmask.measures.trace_effects import (
     add_outcomes,
     average_bands,
     compare_bands,
-    compare_means,
+    compare_effects,
     find_effects,
     fit_shares,
 )
@@ -103,7 +103,7 @@ def test_differences_are_paired_over_facts():
     for i in range(12):
         rows += make_prompt(f"fact-{i}", {LAST: 0.05 * i})
         rows += make_prompt(f"fact-{i}", {LAST: 0.05 * i + 0.1}, model="a twin", kind="causal")
-    tests = list(compare_means(read(rows)))
+    tests = list(compare_effects(read(rows)))
     test = find(tests, part="resid", role="last subject")
     # Models stay in the order in which they come.
     assert (test["model"], test["other_model"]) == ("net", "a twin")
@@ -123,7 +123,7 @@ def test_pairs_differ_in_the_model_or_in_the_split():
                 for stage in ("first", "last"):
                     more = {"model": model, "split": split, "stage": stage}
                     rows += make_prompt(f"fact-{i}", {LAST: 0.1 * i}, **more)
-    tests = list(compare_means(read(rows)))
+    tests = list(compare_effects(read(rows)))
     pairs = {(row["model"], row["split"], row["other_model"], row["other_split"]) for row in tests}
     assert pairs == {
         ("net", "d2p_same", "net", "p2d_reverse"),

@@ -74,7 +74,7 @@ def find_effects(
     }
 
 
-def compare_means(
+def compare_effects(
     effects: Mapping[GroupKey, GroupEffects], seed: int = 0
 ) -> Iterator[dict[str, Any]]:
     """Differences between pairs of groups: two models asked alike, or one model asked two ways.

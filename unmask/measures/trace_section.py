@@ -68,7 +68,7 @@ def _choose(settings: Setup, restored: str, replaced: str) -> str:
 
 
 def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
-    """Of each model, what hiding the subject takes, and which of its states gives back most.
+    """What hiding the subject takes from each model, and which of its states gives back most.
 
     Of a single fact no layer can be chosen on others: there the best cell stands for itself.
     """
@@ -78,10 +78,8 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
         group = {name: total[name] for name in GROUP}
         rows = tidy.select(summary["shares"], **group) or tidy.select(summary["averages"], **group)
         cell, outcome = find_best_subject(rows), total["outcome"]
-        asked = f"{'asked' if '→' in tidy.name_asked(total) else 'on'} {tidy.name_asked(total)}"
-        text = (
-            f"In {total['model']}, {asked}, hiding {HIDDEN[settings['source']]} takes {say(total)}"
-        )
+        way = f"{'asked' if '→' in tidy.name_asked(total) else 'on'} {tidy.name_asked(total)}"
+        text = f"In {total['model']}, {way}, hiding {HIDDEN[settings['source']]} takes {say(total)}"
         if outcome in ("unsettled", "below"):
             text += ": nothing is clearly lost, so nothing can be given back"
         elif cell is not None:

@@ -32,7 +32,7 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     effects, metric = read_effects(tables, settings), settings.to_record()["metric"]
     margin, seed = getattr(settings, "margin", MARGIN), settings.seed
     shares = [by_fact.bound_effect(row, metric) for row in of_traces.fit_shares(effects)]
-    tests = of_traces.compare_means(effects, seed)
+    tests = of_traces.compare_effects(effects, seed)
     summary: dict[str, Rows] = {
         **of_traces.add_outcomes(_average(metric, effects, facts), shares),
         "tests": [by_fact.bound_effect(row, metric) for row in tests],
