@@ -215,7 +215,14 @@ def count_prompts(tables: Tables) -> Rows:
     """How many prompts of each group were run, and why others were not; an error where none was."""
     facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "corruption", "joint")
     if not any(fact["kept"] for fact in facts):
-        raise explain_nothing(facts)
+        reasons = {fact["reason"] for fact in facts}
+        if reasons <= {"not recalled", "not aligned"}:
+            models = " and ".join(tidy.distinct(facts, "model"))
+            raise NotMeasuredError("none recalled", models=models)
+        raise UserError(
+            f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
+            "settings."
+        )
     shared: dict[str, set[str]] = {}
     for (split, _), rows in tidy.group_by(facts, "split", "model").items():
         here = {fact["fact"] for fact in rows if fact["kept"]}
@@ -281,15 +288,3 @@ def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
         split = order_splits(tidy.distinct(members, "split"))[0]
         first = tidy.select(members, split=split)
         yield tidy.select(first, stage=first[0]["stage"])
-
-
-def explain_nothing(facts: Rows) -> UserError:
-    """Why no fact was traced at all."""
-    reasons = {fact["reason"] for fact in facts}
-    if reasons <= {"not recalled", "not aligned"}:
-        models = " and ".join(tidy.distinct(facts, "model"))
-        return NotMeasuredError("none recalled", models=models)
-    return UserError(
-        f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
-        "settings."
-    )

@@ -15,7 +15,7 @@ from unmask.evaluation.equivalence import divide, measure_equivalence
 from unmask.evaluation.statistics import ALPHA, ENOUGH, is_above_placebos
 from unmask.results import effects as by_fact
 from unmask.results.effects import SHARE, CellKey, EffectLayout, FactValues, GroupEffects, GroupKey
-from unmask.results.summaries import Rows, add_outcome
+from unmask.results.summaries import Rows, add_outcome, name_likeness
 from unmask.tracing import table as traced
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 
@@ -86,7 +86,7 @@ def compare_effects(
     for where, one, other in by_fact.pair_groups(_list_results(effects), GROUP):
         for (part, role), gap in by_fact.compare_sides(sides[one], sides[other], seed).items():
             test = where | {"part": part, "role": role} | gap
-            yield test | {"outcome": by_fact.name_likeness(test)}
+            yield test | {"outcome": name_likeness(test)}
 
 
 def _average_layers(panel: GroupEffects) -> dict[tuple[str, str], FactValues]:
@@ -201,7 +201,7 @@ def compare_bands(
             test = where | dict(zip(_BAND, key, strict=True)) | {"band": BANDS[key[2]]} | gap
             test |= {name: getattr(alike, name) for name in names} | {"margin": margin}
             test |= {"is_alike": alike.p_equivalent <= ALPHA}
-            yield test | {"outcome": by_fact.name_likeness(test)}
+            yield test | {"outcome": name_likeness(test)}
 
 
 def average_bands(effects: Mapping[GroupKey, GroupEffects], most: int) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,6 @@
     → panel.estimate(total)            means and shares of the total effect, with intervals
     → panel.choose_cells(cells)        the best cells of each half of the facts, for the other half
     → compare_sides(one, other)        two groups: differences, tested and corrected
-    → name_likeness(test)              what a test of two groups says
 
 An `EffectLayout` says which columns name the group, the prompt and the cell, and which cell is the
 start. Phrasings and training seeds of a fact are averaged first, so that facts are counted. Shares
@@ -25,9 +24,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Outcome
 from unmask.evaluation.equivalence import divide, find_shares, measure_equivalence
-from unmask.evaluation.statistics import ALPHA, ENOUGH, compare, equivalence_p, holm, mean_intervals
+from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
+from unmask.results.summaries import name_likeness
 
 if TYPE_CHECKING:
     import pyarrow
@@ -369,12 +368,3 @@ def compare_shares(
             test = where | dict(zip(layout.cell[:at], key, strict=True)) | difference
             test |= compare_likeness(layers[one][key], layers[other][key], margin, seed)
             yield test | {"outcome": name_likeness(test)}
-
-
-def name_likeness(test: tidy.Record) -> Outcome:
-    """Whether one group is above or below another, the two are alike, or neither is shown."""
-    if test["facts"] < ENOUGH:
-        return "too few"
-    if test["p_holm"] <= ALPHA:
-        return "above" if test["mean"] > 0 else "below"
-    return "alike" if test.get("is_alike") else "unsettled"
