@@ -193,6 +193,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     summary, margin = result.summary, result.settings.to_record()["margin"]
     whole = tidy.select(summary["effects"], window=WHOLE)
     share = blocks.Column("share, %", 0, is_percent=True)
+    shares = {**KEYS, share: tidy.to_interval, "facts": "facts"}
     losses = "What the answer loses when an edge is cut in all layers"
     reads = "Lost where the answer's positions cannot read the subject, of that where no other can"
     compared = (
@@ -201,18 +202,14 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     cuts: dict[str, tidy.Get] = {"cut": name_edge}
     windows: dict[str, tidy.Get] = {"layers cut together": lambda row: row["window"] or "all"}
-    numbers = [
+    tables = [
         tidy.tabulate_means("whole", losses, whole, KEYS | cuts, METRICS, mark_outcome, 24),
-        tidy.tabulate(
-            "reading",
-            reads,
-            summary["reading"],
-            {**KEYS, share: tidy.to_interval, "facts": "facts"},
-        ),
+        tidy.tabulate("reading", reads, summary["reading"], shares),
         clean_runs.tabulate_tests(summary["tests"], compared, cuts | windows),
         clean_runs.tabulate_counts(summary["counts"]),
     ]
-    return [*_state(summary), _draw_curves(summary["effects"]), blocks.Fold("Numbers", numbers)]
+    numbers = blocks.Fold("Numbers", [table for table in tables if table.rows])
+    return [*_state(summary), _draw_curves(summary["effects"]), numbers]
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:

@@ -213,13 +213,14 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     ways = "What comes back when the receiver reads the sender in all layers above it"
     above = "What a path from the subject gives back beyond the stronger of its controls"
     heads = COLUMNS | {"head": "head", "halves that chose it": "chosen"}
-    numbers = [
+    tables = [
         tidy.tabulate("ways", ways, _list_whole(own), COLUMNS, most=40),
         tidy.tabulate("above", above, summary["above"], COLUMNS, mark_outcome, most=40),
         tidy.tabulate("heads", chosen, summary["heads"], heads, most=30),
         clean_runs.tabulate_counts(summary["counts"]),
     ]
-    return [*_state(summary), _draw_map(own), blocks.Fold("Numbers", numbers)]
+    numbers = blocks.Fold("Numbers", [table for table in tables if table.rows])
+    return [*_state(summary), _draw_map(own), numbers]
 
 
 def _draw_map(rows: Rows) -> blocks.Figure:

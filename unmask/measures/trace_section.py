@@ -7,6 +7,7 @@ from typing import Any
 
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Finding, Fold, Notice, ReportBlock, Table
+from unmask.evaluation.equivalence import MARGIN
 from unmask.measures.clean_runs import list_first_groups, tabulate_counts, tabulate_tests
 from unmask.measures.result import Result
 from unmask.measures.trace_effects import GROUP, HIGHEST, TOTAL
@@ -43,19 +44,19 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     """A sentence for each model, the map, what is lost and given back; single texts folded away."""
     summary, settings = result.summary, result.settings.to_record()
     counts = summary["counts"]
-    shown = [
-        draw_roles(summary["averages"], settings),
+    tables = [
         _tabulate_totals(summary, settings),
         _tabulate_shares(summary["shares"], settings),
+        tabulate_bands(summary["bands"]),
         tabulate_counts(counts, COUNTS),
     ]
+    shown: list[ReportBlock] = [draw_roles(summary["averages"], settings)]
+    shown += [table for table in tables if table.rows]
     if summary["texts"]:
         texts = draw_text_maps(summary["texts"], settings)
         is_one = sum(row["prompts"] for row in counts) == 1
         folded = Fold("Single texts, token by token", [texts])
         shown.insert(0 if is_one else len(shown), texts if is_one else folded)
-    if summary["bands"]:
-        shown.append(tabulate_bands(summary["bands"]))
     changed = [name for name in SHOWN if settings[name] != getattr(Tracing(), name)]
     notes = [Notice(f"Setting `{name}`: {settings[name]}.") for name in changed]
     notes += [Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []
@@ -251,12 +252,13 @@ def _name_place(row: tidy.Record) -> str:
 
 def tabulate_bands(bands: Rows) -> Table:
     """Shares of two groups compared, role by role and by third of the layers."""
+    margin = next((row["margin"] for row in bands), MARGIN)
     outcomes = Counter(row["outcome"] for row in bands)
     caption = (
         "Shares of the total effect of two groups compared, by third of the layers: "
         f"{outcomes['above'] + outcomes['below']} of {len(bands)} differ (permutation test by "
         f"fact, Holm over a pair), {outcomes['alike']} are alike (two one-sided tests, within "
-        f"±{bands[0]['margin']:g}); of the others neither is shown"
+        f"±{margin:g}); of the others neither is shown"
     )
     columns: dict[str, tidy.Get] = {
         "hidden by": labels.name_corruption,
