@@ -9,7 +9,7 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.result import Result
 from unmask.measures.trace_effects import average_bands
-from unmask.measures.trace_section import tabulate_alike
+from unmask.measures.trace_section import tabulate_bands
 from unmask.measures.trace_summary import read_effects
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 
@@ -28,10 +28,8 @@ def path_of_fact(trace: Result) -> list[blocks.ReportBlock]:
         for stage in stages:
             yield maps[stage]
             yield tabulate_step(tidy.select(shares, stage=stage), stage)
-        if own := [row for row in trace.summary["alike"] if row["stage"] in stages]:
-            text, table = tabulate_alike(own)
-            assert isinstance(table, blocks.Table)
-            yield from (text, replace(table, name="alike-later" if stages == later else "alike"))
+        if own := [row for row in trace.summary["bands"] if row["stage"] in stages]:
+            yield replace(tabulate_bands(own), name="alike-later" if stages == later else "alike")
 
     later_steps = [blocks.Fold("Later steps", [*show(later)])] if later else []
     return [*show([first]), *list_untraced(trace), *later_steps]

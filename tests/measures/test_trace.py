@@ -18,7 +18,6 @@ from unmask.blocks.tidy import group_by
 from unmask.data.corpus import Corpus
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, TraceSettings
-from unmask.measures.trace_effects import OTHER_TOKEN, PLACEBO
 from unmask.tracing import facts as tracing
 from unmask.tracing.corruption import Noise
 from unmask.tracing.metrics import METRICS
@@ -118,17 +117,6 @@ def test_tokens_are_those_of_the_clean_run(done):
         )
 
 
-def test_averages_have_their_controls_beside_them(done):
-    rows = done.summary["averages"]
-    roles = {(row["control"], row["role"]) for row in rows if row["part"] == "mlp"}
-    assert (RESULT, "last subject") in roles and (OTHER_TOKEN, PLACEBO) in roles
-    assert (OTHER_FACT, "last subject") in roles and (SHUFFLED, "last subject") in roles
-    kept = {row["model"]: row["facts"] for row in done.summary["counts"]}
-    for row in rows:
-        if row["role"] == "last subject" and row["stage"] == "first":
-            assert row["facts"] == kept[row["model"]]
-
-
 @pytest.mark.parametrize("mode", ["restore", "ablate"])
 def test_effects_of_single_texts_average_to_the_averages(masked, causal, mode):
     """Texts kept cell by cell are the same effects: their mean over tokens and facts."""
@@ -151,10 +139,10 @@ def test_effects_of_single_texts_average_to_the_averages(masked, causal, mode):
 
 def test_a_run_goes_on_where_it_stopped(causal, tmp_path, monkeypatch):
     """Interrupted after three facts, the rest is traced later and nothing twice."""
-    traced, once = [], tracing.trace_fact
+    traced, once, stop = [], tracing.trace_fact, [3]
 
     def count(model, fact, *rest):
-        if len(traced) == 3:
+        if len(traced) in stop:
             raise KeyboardInterrupt
         traced.append((fact.fact_id, fact.phrasing))
         return once(model, fact, *rest)
@@ -162,14 +150,9 @@ def test_a_run_goes_on_where_it_stopped(causal, tmp_path, monkeypatch):
     monkeypatch.setattr(tracing, "trace_fact", count)
     with pytest.raises(KeyboardInterrupt):
         trace(causal, make_facts(), out=tmp_path / "cut")
-    assert not (tmp_path / "cut" / "trace.parquet").exists()
     cut = read_result(tmp_path / "cut")
-    assert not cut.is_complete and len(cut.rows("facts")) == 3
-    assert "cut short" in show(cut)
-    again = lambda model, fact, *rest: (  # noqa: E731
-        traced.append((fact.fact_id, fact.phrasing)) or once(model, fact, *rest)
-    )
-    monkeypatch.setattr(tracing, "trace_fact", again)
+    assert not cut.is_complete and len(cut.rows("facts")) == 3 and "cut short" in show(cut)
+    stop.clear()
     resumed = trace(causal, make_facts(), out=tmp_path / "cut")
     assert len(traced) == len(set(traced)) == 8
     whole = trace(causal, make_facts(), out=tmp_path / "whole")
@@ -177,26 +160,6 @@ def test_a_run_goes_on_where_it_stopped(causal, tmp_path, monkeypatch):
         cut, other = (tmp_path / each / f"{name}.parquet" for each in ("cut", "whole"))
         assert cut.read_bytes() == other.read_bytes()
     assert resumed.section == whole.section == read_result(tmp_path / "whole").section
-    with pytest.raises(UserError, match="holds another run .metric was 'p' and is now 'logp'"):
-        trace(causal, make_facts(), out=tmp_path / "whole", metric="logp")
-
-
-def test_processes_share_the_facts(causal, tmp_path):
-    """Ranks one after the other leave the tables that one alone would write."""
-    inputs = MEASURE.inputs.read({"models": [causal], "data": make_facts()}, TraceSettings(**USUAL))
-    from unmask.measures.runner import run_measure
-
-    def run(rank):
-        chosen, folder = TraceSettings(**USUAL), tmp_path / "two"
-        return run_measure(MEASURE, inputs, chosen, folder, rank=rank, world=2)
-
-    assert run(1) is None
-    assert len(list((tmp_path / "two" / "parts" / "facts").iterdir())) == 4
-    assert run(0) is not None
-    trace(causal, make_facts(), out=tmp_path / "one")
-    for name in ("trace", "facts", "summary/averages"):
-        two, one = (tmp_path / each / f"{name}.parquet" for each in ("two", "one"))
-        assert two.read_bytes() == one.read_bytes()
 
 
 @pytest.mark.parametrize("metric", [*METRICS, "own"])
@@ -262,11 +225,10 @@ def test_splits_take_turns(causal):
 
 def test_the_window_is_that_of_the_shallowest_model(masked, causal, done):
     assert {row["window"] for row in done.rows("facts")} == {2}
-    assert "windows of 2 layers" in show(done)
     settings = {"window": None, "facts": 1, "phrasings": 1, "at": ("first",)}
     found = trace(masked, causal, make_facts(), **settings)
     assert {row["window"] for row in found.rows("facts")} == {1}
-    assert "one by one" in show(found)
+    assert "layers changed together" in show(found)
 
 
 @pytest.mark.parametrize(
@@ -330,10 +292,7 @@ def test_stages_are_settings_of_the_measure():
         for chosen in filter(None, stage.sizes.values()):
             settings = TraceSettings(**chosen)
             assert settings.guidance == 0.0 and settings.facts <= settings.consider
-            if stage.models == "all":
-                assert settings.corruption != "mask"
-    with pytest.raises(SettingsError, match="'facts' is 0"):
-        TraceSettings(facts=0)
+            assert stage.models != "all" or settings.corruption != "mask"
 
 
 def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):

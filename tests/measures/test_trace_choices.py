@@ -7,7 +7,7 @@ import pytest
 from tests.measures.asking import show
 from tests.measures.test_trace import trace
 from tests.tracing.learned import make_facts
-from unmask.measures.trace_summary import find_best_subject
+from unmask.measures.trace_section import find_best_subject
 from unmask.tracing.settings import JOINT_ROLES
 from unmask.tracing.table import RESULT
 
@@ -36,7 +36,7 @@ def test_condensed_tables_say_the_same(masked, tmp_path):
         for small in (False, True)
     )
     assert len(small.rows()) < len(whole.rows()) / 2 and not small.summary["texts"]
-    for name in ("averages", "peaks", "further", "shares", "bands", "alike", "tests", "counts"):
+    for name in ("averages", "further", "shares", "bands", "tests", "counts"):
         for one, other in zip(small.summary[name], whole.summary[name], strict=True):
             assert one == pytest.approx(other, abs=1e-9, nan_ok=True)
     assert show(small)
@@ -51,8 +51,8 @@ def test_roles_as_a_whole_in_a_run(masked, tmp_path):
     assert {"whole subject", "whole answer", "masks"} <= roles <= set(JOINT_ROLES)
     placebos = {(row["control"], row["role"]) for row in rows if row["layer"] >= 0}
     assert {(control, "whole answer") for control in both} <= placebos
-    assert find_best_subject(done.summary["peaks"])["role"] == "whole subject"
+    assert find_best_subject(done.summary["shares"])["role"] == "whole subject"
     assert {row["role"] for row in done.summary["shares"]} == roles
     text = show(done)
     assert "all positions of the answer" in text and "all other masks" in text
-    assert "The clean state of the whole subject at layer" in text
+    assert "the clean state of the whole subject at layer" in text

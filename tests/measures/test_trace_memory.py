@@ -78,7 +78,7 @@ def summarise_copies(done, folder, copies, monkeypatch):
         tables = FolderTables(folder, MEASURE.tables)
         summary = summarise(tables, done.settings)
         result = Result(MEASURE, done.settings, done.records, tables, folder)
-        assert result.kinds == done.kinds and describe(result).blocks
+        assert result.kinds == done.kinds and describe(result)
     return watch, summary
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import pyarrow
 import pytest
 
 from tests.measures.asking import ask, show
@@ -9,12 +10,14 @@ from tests.measures.test_trace import USUAL, make_wrong, trace
 from tests.scripts import ROOT
 from tests.tracing.learned import make_facts
 from unmask.blocks import labels
-from unmask.blocks.blocks import Figure, Finding, Table
+from unmask.blocks.blocks import Figure, Finding, Table, is_clear
+from unmask.blocks.tidy import select
 from unmask.evaluation.statistics import ALPHA, ENOUGH
+from unmask.measures.clean_runs import count_prompts
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, STORED, TraceSettings
-from unmask.measures.trace_effects import OTHER_TOKEN, PLACEBO, TOTAL
-from unmask.measures.trace_summary import count_facts, find_best_subject, find_peaks
+from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL
+from unmask.measures.trace_section import find_best_subject, tabulate_bands
 from unmask.net.families import Family
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
@@ -29,81 +32,39 @@ def done(masked, causal):
 
 
 def make_row(mean, part="resid", role="last subject", layer=0, **changes):
-    group = {"model": "net", "kind": "masked", "split": "p2d_same", "corruption": "mask"}
     cell = {"part": part, "role": role, "layer": layer, "head": -1, "control": RESULT}
-    value = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "facts": 9, "prompts": 9}
-    return group | cell | value | {"stage": "first"} | changes
+    return cell | {"mean": mean} | changes
 
 
-def make_total(mean, **changes):
-    return make_row(mean, TOTAL, "", -1, **changes)
-
-
-def find_outcomes(*rows):
-    return [row["outcome"] for row in find_peaks(rows)]
-
-
-@pytest.mark.parametrize("placebo", [OTHER_TOKEN, OTHER_FACT, SHUFFLED, RANDOM])
-def test_a_cell_is_clear_above_every_placebo(placebo):
-    """One rule: enough facts, above 0, above each placebo that was measured in the same cell."""
-    role = PLACEBO if placebo == OTHER_TOKEN else "last subject"
-    rows = [make_total(4.0), make_row(2.0)]
-    assert find_outcomes(*rows) == ["above", "above"]
-    low, high = (make_row(mean, role=role, control=placebo) for mean in (1.7, 1.9))
-    assert find_outcomes(*rows, low) == ["above", "above"]
-    assert find_outcomes(*rows, high) == ["above", "unsettled"]
-    assert find_outcomes(*rows, high | {"layer": 3, "mean": 9.0}) == ["above", "above"]
-    (_, peak) = find_peaks([*rows, high])
-    assert (peak["placebo"], peak["placebo_mean"], peak["share"]) == (placebo, 1.9, 0.5)
-    few = [row | {"facts": 5} for row in rows]
-    assert find_outcomes(*few) == ["too few", "too few"]
-    # Where nothing is lost for certain, there is no share of it.
-    lost, peak = find_peaks([make_total(0.05), make_row(0.05)])
-    assert (lost["outcome"], peak["outcome"], peak["share"]) == ("unsettled", "unsettled", None)
-
-
-def test_groups_come_in_one_order_and_know_their_best_cell():
-    rows = []
-    for split in ("d2p_same", "p2d_reverse"):
-        for stage in ("10", "2", "last", "first"):
-            rows += [make_total(4.0, split=split, stage=stage)]
-            for layer, mean in enumerate((1.0, 3.0, 2.0)):
-                rows.append(make_row(mean, layer=layer, split=split, stage=stage))
-    rows.append(make_row(9.0, "mlp", split="p2d_reverse"))
-    rows.append(make_row(9.0, role="answer mask", split="p2d_reverse"))
-    peaks = find_peaks(rows)
-    assert list(dict.fromkeys((row["split"], row["stage"]) for row in peaks)) == [
-        (split, stage)
-        for stages in (("first", "last"), ("2", "10"))
-        for split in ("p2d_reverse", "d2p_same")
-        for stage in stages
-    ]
-    best = find_best_subject(peaks[:4])
-    assert (best["part"], best["role"], best["layer"]) == ("resid", "last subject", 1)
+def test_the_best_of_the_subject_is_a_state_where_there_are_any():
+    rows = [make_row(mean, layer=layer) for layer, mean in enumerate((1.0, 3.0, 2.0))]
+    rows += [make_row(9.0, "mlp"), make_row(9.0, role="answer mask")]
+    assert find_best_subject(rows) == rows[1]
     heads = [make_row(head / 2, "attn_z", layer=3, head=head) for head in (1, 2, 0)]
-    assert find_best_subject(find_peaks([make_total(4.0), *heads]))["head"] == 2
+    assert find_best_subject(heads) == heads[1]
+    assert find_best_subject(rows[-1:]) is None
 
 
 def test_the_section_says_first_what_was_found(done):
     findings = [block for block in done.section.blocks if isinstance(block, Finding)]
     assert done.section.blocks[:2] == findings
     for finding, name in zip(findings, ("masked", "causal"), strict=True):
-        peaks = [row for row in done.summary["peaks"] if row["model"] == name]
-        best = find_best_subject([row for row in peaks if row["stage"] == "first"])
+        where = {"model": name, "stage": "first", "control": RESULT}
+        best = find_best_subject(select(done.summary["shares"], **where))
+        (total,) = select(done.summary["averages"], part=TOTAL, **where)
         assert f"In {name}, on own facts" in finding.text and finding.outcome == best["outcome"]
-        assert f"at layer {best['layer']} gives back" in finding.text
-        assert f"{best['mean']:.3g} [" in finding.text and f"{peaks[0]['mean']:.3g}" in finding.text
+        assert f"at layer {best['layer']}" in finding.text and "gives back" in finding.text
+        assert f"{best['mean']:.3f} [" in finding.text and f"{total['mean']:.3f} [" in finding.text
     figures = [block for block in done.section.walk() if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["effects", "texts"]
     for figure in figures:
         assert figure.controls[0].label == "asked" and figure.views
     assert all(len(panels) == 2 for panels in figures[0].views.values())
     tables = [block.name for block in done.section.walk() if isinstance(block, Table)]
-    assert len(tables) == len(set(tables)) and {"groups", "shares", "facts", "tests"} <= {*tables}
+    assert tables == ["groups", "shares", "counts"]  # four facts have no bands to compare
     text = " ".join(show(done).split())
     # Two models scored in two ways are not compared in size.
-    assert "not how large they are; `--joint chain_rule`" in text
-    assert "1 not recalled" in text and "windows of 2 layers" in text
+    assert "not how large they are; `--joint chain_rule`" in text and "1 not recalled" in text
 
 
 def test_every_comparison_has_its_outcome():
@@ -114,18 +75,12 @@ def test_every_comparison_has_its_outcome():
         if row["p_holm"] <= ALPHA:
             wanted = "above" if row["mean"] > 0 else "below"
         assert row["outcome"] == ("too few" if row["facts"] < ENOUGH else wanted)
-    (pair,) = summary["alike"]
+    table = tabulate_bands(summary["bands"])
     outcomes = [row["outcome"] for row in summary["bands"]]
-    assert pair["alike"] == outcomes.count("alike") > 0
-    assert pair["neither"] == outcomes.count("unsettled") > 0
-    assert pair["compared"] - pair["differ"] == pair["alike"] + pair["neither"]
-    cells = [row for row in summary["averages"] if row["control"] == RESULT]
-    for peak in summary["peaks"]:
-        keys = ("model", "part", "role")
-        same = [row["mean"] for row in cells if all(row[key] == peak[key] for key in keys)]
-        assert peak["mean"] == max(same)
-        if peak["facts"] >= ENOUGH:  # no placebos were measured
-            assert peak["outcome"] == ("above" if peak["low"] > 0 else "unsettled")
+    differ = outcomes.count("above") + outcomes.count("below")
+    assert f"{differ} of {len(outcomes)} differ" in table.caption and differ > 0
+    assert f"{outcomes.count('alike')} are alike" in table.caption and "alike" in outcomes
+    assert [row.role == "strong" for row in table.rows] == list(map(is_clear, outcomes))
 
 
 def test_models_scored_alike_may_be_compared(masked, causal):
@@ -150,7 +105,8 @@ def test_equal_training_seeds_change_no_mean(causal, tmp_path):
 def test_heads_ablated_and_severed_reach_the_section(causal):
     few = {"facts": 2, "phrasings": 1, "at": ("first",)}
     heads = show(trace(causal, make_facts(), parts=("attn_z",), mode="ablate", **few))
-    assert "Replacing the attention head of the" in heads and "`mode`: ablate" in heads
+    heads = " ".join(heads.split())
+    assert "replacing the attention head of the" in heads and "`mode`: ablate" in heads
     more = {"run": "free_running", "severed": "mlp", "parts": ("resid",)}
     free = show(trace(causal, make_facts(), **more, **few))
     assert "`run`: free_running" in free and "`severed`: mlp" in free
@@ -169,15 +125,16 @@ def test_every_id_has_its_words(done):
         assert all(each in helps[name] for each in table)
 
 
-def test_facts_traced_in_every_model_are_counted():
-    usual = {"kind": "masked", "split": "own", "corruption": "mean", "seed": 0, "clean": 0.5}
-    usual |= {"joint": "chain_rule", "window": 1, "considered": None, "recalled": None}
+def test_facts_kept_of_every_model_are_counted():
+    usual = {"kind": "masked", "split": "own", "corruption": "mean", "seed": 0, "joint": "mean"}
     rows = [
         usual | {"model": model, "fact": fact, "kept": fact in kept, "reason": "not recalled"}
         for model, kept in (("one", "abc"), ("other", "bcd"))
         for fact in "abcd"
     ]
-    assert [(row["facts"], row["shared"]) for row in count_facts(rows)] == [(3, 2), (3, 2)]
+    counts = count_prompts({"facts": pyarrow.Table.from_pylist(rows)})
+    assert [(row["kept"], row["facts"], row["shared"]) for row in counts] == [(3, 3, 2)] * 2
+    assert {row["left_out"] for row in counts} == {"1 not recalled"}
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.pair)

@@ -118,14 +118,19 @@ def test_groups_are_alike_only_if_every_layer_is(is_paired, shift, is_alike):
         facts=one.facts if is_paired else list("ijklmnop"),
     )
     groups = {GROUP: one, ("twin", *GROUP[1:]): other}
-    ((pair, key, test),) = compare_shares(groups, TOTAL, 1, margin=0.1, seed=0)
-    assert pair["model"] == "net" and pair["other_model"] == "twin" and key == ("cut",)
+    (test,) = compare_shares(groups, LAYOUT, TOTAL, "layer", margin=0.1, seed=0)
+    assert (test["model"], test["other_model"], test["edge"]) == ("net", "twin", "cut")
+    assert test["stage"] == "first" and "layer" not in test
     assert test["is_alike"] is is_alike and test["paired"] is is_paired
+    # A paired difference may be certain, and still within the margin.
+    is_clear = not is_alike or (is_paired and shift > 0)
+    assert test["outcome"] == ("below" if is_clear else "alike")
     assert abs(test["mean"]) == pytest.approx(shift / 2)
     assert (test["p_equivalent"] is None) is not is_paired
     deeper = make_panel(np.insert(one.effects, 2, values, axis=1), [*cells[:2], ("cut", 2), TOTAL])
-    ((*_, test),) = compare_shares(groups | {GROUP: deeper}, TOTAL, 1, margin=0.1, seed=0)
+    groups |= {GROUP: deeper}
+    (test,) = compare_shares(groups, LAYOUT, TOTAL, "layer", margin=0.1, seed=0)
     assert not test["is_alike"]
     # Groups that differ in model and split at once, or in the step, say nothing.
     for far in (("twin", "masked", "else", "first"), ("twin", "masked", "own", "last")):
-        assert not [*compare_shares({GROUP: one, far: other}, TOTAL, 1, margin=0.1, seed=0)]
+        assert not [*compare_shares({GROUP: one, far: other}, LAYOUT, TOTAL, "layer", 0.1, 0)]

@@ -5,6 +5,7 @@ settings.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from unmask.base.config import option, option_of
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Table
-from unmask.measures.contract import Job, Rows, Summary, Tables
+from unmask.blocks.blocks import Column, Table
+from unmask.blocks.labels import OUTCOMES, name_corruption, name_split, name_stage, order_splits
+from unmask.measures.contract import Job, Rows, Tables
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.settings import MachineSettings
+from unmask.results.summaries import mark_outcome
 from unmask.tracing.settings import BY_CHAIN, Corruption, Tracing, check_steps
 
 if TYPE_CHECKING:
@@ -39,8 +42,8 @@ class PromptStep:
     """Settings with their corruption."""
 
 
-ChangeStep = Callable[[PromptStep], Iterable[Mapping[str, Any]]]
-"""A step to the rows of its changes."""
+ChangeStep = Callable[[PromptStep, Any], Iterable[Mapping[str, Any]]]
+"""A step and the measure's settings to the rows of its changes."""
 WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Table]"]
 """(checkpoint, split, prompt) to the rows of a part."""
 
@@ -111,69 +114,55 @@ class ChosenPrompts:
 
 
 def choose_prompts(
-    inputs: ModelInputs,
-    facts: "Sequence[Fact]",
-    tracing: Tracing,
-    number: int,
-    phrasings: int,
-    consider: int | None,
-) -> ChosenPrompts:
-    """So many facts of a split, in so many phrasings.
+    inputs: ModelInputs, settings: CleanRunSettings, *, is_recalled: bool = False
+) -> dict[str, ChosenPrompts]:
+    """By split, so many facts in so many phrasings.
 
     Only recalled facts can be traced; a few taken as they come would often hold none. So where
-    `consider` is given, the first model answers so many, and those it recalls come first.
+    `consider` is given, the first model answers so many, and those it recalls come first. Where
+    `is_recalled`, of each fact the first phrasings that it recalls are taken; one that it recalls
+    in none stands in its first phrasing, so that it is counted.
     """
+    from unmask.data.facts import Fact
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 
-    if consider is None:
-        return ChosenPrompts(choose_facts(facts, number, phrasings))
-    considered = choose_facts(facts, consider, phrasings)
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    return ChosenPrompts(ranked[: number * phrasings], len(considered), recalled)
-
-
-def choose_recalled(
-    inputs: ModelInputs, facts: "Sequence[Fact]", tracing: Tracing, number: int, phrasings: int
-) -> ChosenPrompts:
-    """The first facts of a split, each in the first phrasings that the first model recalls; one
-    that it recalls in none stands in its first phrasing, so that it is counted."""
-    from unmask.tracing.clean_run import rank_facts
-    from unmask.tracing.facts import choose_facts
-
-    considered = choose_facts(facts, number, len(facts))
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    by_fact: dict[tuple[str, str], list[Fact]] = {}
-    for fact in considered:
-        by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
-    known, chosen = set(ranked[:recalled]), []
-    for own in by_fact.values():
-        own.sort(key=lambda fact: fact.phrasing)
-        first = [fact for fact in own if fact in known][:phrasings]
-        chosen += first or own[:1]
-    return ChosenPrompts(chosen, len(considered), recalled)
-
-
-def take_turns(chosen: Mapping[str, ChosenPrompts]) -> "list[tuple[str, Fact]]":
-    """The prompts of all splits, one of each in turn, so that a cut run has all of them."""
-    turns = zip_longest(*([(split, fact) for fact in own.facts] for split, own in chosen.items()))
-    return [prompt for turn in turns for prompt in turn if prompt is not None]
-
-
-def refuse_guidance(inputs: ModelInputs, guidance: float) -> None:
-    """A model that cannot be guided is found before the others are run."""
+    # A model that cannot be guided is found before the others are run.
     unguided = [each for each in inputs.families if each.paradigm.sampler == "causal"]
-    if guidance and unguided:
+    if settings.guidance and unguided:
         raise UserError(
             f"{unguided[0].name} is a {unguided[0].kind} model and has no pass without the prompt, "
-            f"but guidance is {guidance:g}: use guidance 0, or run it apart."
+            f"but guidance is {settings.guidance:g}: use guidance 0, or run it apart."
         )
+    number, phrasings = settings.facts, settings.phrasings
+    chosen: dict[str, ChosenPrompts] = {}
+    for split in inputs.data.splits:
+        if settings.consider is None and not is_recalled:
+            chosen[split.name] = ChosenPrompts(choose_facts(split.facts, number, phrasings))
+            continue
+        wide = (number, len(split.facts)) if is_recalled else (settings.consider or 0, phrasings)
+        considered = choose_facts(split.facts, *wide)
+        model = inputs.load(inputs.members()[0])
+        ranked, recalled = rank_facts(model, considered, settings.tracing)
+        prompts = ranked[: number * phrasings]
+        if is_recalled:
+            known, by_fact = set(ranked[:recalled]), dict[tuple[str, str], list[Fact]]()
+            for fact in considered:
+                by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
+            prompts = []
+            for same in by_fact.values():
+                same.sort(key=lambda fact: fact.phrasing)
+                prompts += [fact for fact in same if fact in known][:phrasings] or same[:1]
+        chosen[split.name] = ChosenPrompts(prompts, len(considered), recalled)
+    return chosen
 
 
 def make_jobs(
-    members: Sequence[Member], prompts: "Sequence[tuple[str, Fact]]", work: WorkOnPrompt
+    members: Sequence[Member], chosen: Mapping[str, ChosenPrompts], work: WorkOnPrompt
 ) -> Iterator[Job]:
-    """One part for each checkpoint and prompt."""
+    """One part for each checkpoint and prompt; splits take turns, so that a cut run has all."""
+    turns = zip_longest(*([(split, fact) for fact in own.facts] for split, own in chosen.items()))
+    prompts = [prompt for turn in turns for prompt in turn if prompt is not None]
     for member in members:
         for i, (split, fact) in enumerate(prompts):
             # Facts of one's own may be called anything, files not.
@@ -192,14 +181,8 @@ def list_prompt_jobs(
 
     tracing = settings.tracing
     check_choices(tracing)
-    refuse_guidance(inputs, tracing.guidance)
-    questions = inputs.data
-    counts = (settings.facts, settings.phrasings, settings.consider)
-    chosen = {
-        split.name: choose_prompts(inputs, split.facts, tracing, *counts)
-        for split in questions.splits
-    }
-    pool = [fact for _, fact in questions.facts()]
+    chosen = choose_prompts(inputs, settings)
+    pool = [fact for _, fact in inputs.data.facts()]
     corruptions: dict[str, Corruption] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
@@ -220,49 +203,88 @@ def list_prompt_jobs(
         rows = [
             {**keys, "stage": stage, "step": step, **row}
             for stage, step in clean.find_steps(own.at)
-            for row in change(PromptStep(clean, step, other, own))
+            for row in change(PromptStep(clean, step, other, own), settings)
         ]
         record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
         return {table: rows, "facts": [record]}
 
-    yield from make_jobs(inputs.members(), take_turns(chosen), work)
+    yield from make_jobs(inputs.members(), chosen, work)
 
 
 def count_prompts(tables: Tables) -> Rows:
-    """How many prompts of each model and split were asked, and kept; an error where none was."""
-    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "joint")
+    """How many prompts of each group were run, and why others were not; an error where none was."""
+    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "corruption", "joint")
     if not any(fact["kept"] for fact in facts):
-        raise explain_nothing(facts)
-    return [
-        dict(zip(by, key, strict=True))
-        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
-        for key, rows in tidy.group_by(facts, *by).items()
-    ]
+        reasons = {fact["reason"] for fact in facts}
+        if reasons <= {"not recalled", "not aligned"}:
+            models = " and ".join(tidy.distinct(facts, "model"))
+            raise NotMeasuredError("none recalled", models=models)
+        raise UserError(
+            f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
+            "settings."
+        )
+    shared: dict[str, set[str]] = {}
+    for (split, _), rows in tidy.group_by(facts, "split", "model").items():
+        here = {fact["fact"] for fact in rows if fact["kept"]}
+        shared[split] = shared.get(split, here) & here
+    counts = []
+    for key, rows in tidy.group_by(facts, *by).items():
+        kept = tidy.select(rows, kept=True)
+        reasons = Counter(fact["reason"] for fact in rows if not fact["kept"])
+        row = dict(zip(by, key, strict=True)) | {
+            "prompts": len(rows),
+            "kept": len(kept),
+            "facts": len(tidy.distinct(kept, "fact")),
+            "shared": len(shared[key[2]]),
+            "seeds": len(tidy.distinct(rows, "seed")),
+            "left_out": ", ".join(f"{reasons[each]} {each}" for each in sorted(reasons)),
+        }
+        counts.append(row)
+    return counts
 
 
-def tabulate_kept(summary: Summary) -> Table:
-    """The table of how many prompts of each model and split were asked, and kept."""
-    return tidy.tabulate(
-        "counts",
-        "Prompts asked, and those kept: recalled by the model, and changed",
-        summary["counts"],
-        {
-            "model": "model",
-            "asked": tidy.name_asked,
-            "answers scored by": lambda row: row["joint"].replace("_", " "),
-            "prompts": "prompts",
-            "kept": "kept",
-        },
-    )
+def tabulate_counts(counts: Rows, more: Mapping[str | Column, tidy.Get] | None = None) -> Table:
+    """The table of how many prompts of each group were run, and why others were not."""
+    columns: dict[str | Column, tidy.Get] = {
+        "model": "model",
+        "asked": tidy.name_asked,
+        "hidden by": name_corruption,
+        "answers scored by": lambda row: row["joint"].replace("_", " "),
+        "prompts": "prompts",
+        "kept": "kept",
+        "facts kept of every model": "shared",
+        "left out": lambda row: row["left_out"] or None,
+        **(more or {}),
+    }
+    return tidy.tabulate("counts", "Prompts asked, and those kept", counts, columns)
 
 
-def explain_nothing(facts: Rows) -> UserError:
-    """Why no fact was traced at all."""
-    reasons = {fact["reason"] for fact in facts}
-    if reasons <= {"not recalled", "not aligned"}:
-        models = " and ".join(tidy.distinct(facts, "model"))
-        return NotMeasuredError("none recalled", models=models)
-    return UserError(
-        f"no fact could be traced ({', '.join(sorted(reasons))}): give other facts, or other "
-        "settings."
-    )
+def tabulate_tests(
+    rows: tidy.Records, caption: str, keys: Mapping[str, tidy.Get], most: int = 40
+) -> Table:
+    """Shares of two groups compared, with what is shown; bold where they differ."""
+    columns: dict[str | Column, tidy.Get] = {
+        "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
+        "other": lambda row: f"{row['other_model']}, {name_split(row['other_split'])}",
+        "step": lambda row: name_stage(row["stage"]),
+        **keys,
+        Column("difference of shares", has_sign=True): tidy.to_interval,
+        Column("p of no difference (Holm)", 3): "p_holm",
+        Column("p of one beyond the margin", 3): "p_equivalent",
+        Column("smallest margin that would hold"): "smallest_margin",
+        Column("power to find them alike"): "power",
+        "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired",
+        "outcome": lambda row: OUTCOMES[row["outcome"]],
+    }
+    return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most)
+
+
+def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
+    """The rows that a model's sentences are about: asked in reverse if it was, at the first step.
+
+    Tables have all of them.
+    """
+    for members in tidy.group_by(rows, "model").values():
+        split = order_splits(tidy.distinct(members, "split"))[0]
+        first = tidy.select(members, split=split)
+        yield tidy.select(first, stage=first[0]["stage"])

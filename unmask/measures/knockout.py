@@ -20,7 +20,6 @@ by two one-sided tests. Finding no difference does not make two groups alike.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from unmask.base.config import option
@@ -32,7 +31,7 @@ from unmask.measures.measure import Measure, Stage
 from unmask.measures.result import Result
 from unmask.results import effects as by_fact
 from unmask.results.effects import SHARE, CellKey, EffectLayout, GroupEffects, GroupKey
-from unmask.results.summaries import add_outcome
+from unmask.results.summaries import add_outcome, mark_outcome
 
 METRICS = {
     "p": blocks.Column("probability", is_short=True),
@@ -93,8 +92,7 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
     from unmask.tracing.knockout import name_edges
 
     name_edges(settings.edges)
-    work = partial(_cut_step, settings=settings)
-    return clean_runs.list_prompt_jobs(inputs, settings, "knockout", work)
+    return clean_runs.list_prompt_jobs(inputs, settings, "knockout", _cut_step)
 
 
 def _cut_step(at: clean_runs.PromptStep, settings: KnockoutSettings) -> Iterator[dict[str, Any]]:
@@ -145,23 +143,20 @@ def summarise(tables: Tables, settings: KnockoutSettings) -> Summary:
     """Average effects and their shares, what the answer reads by itself, tests, counts."""
     counts, table = clean_runs.count_prompts(tables), tables["knockout"]
     panels = {metric: by_fact.list_effects(table, LAYOUT, metric).panels() for metric in METRICS}
+    tests = by_fact.compare_shares(
+        panels[COMPARED], LAYOUT, TOTAL, "layer", settings.margin, settings.seed
+    )
     return {
         "effects": list(map(_finish, by_fact.average_panels(panels, LAYOUT, TOTAL))),
         "reading": list(_share_reading(panels[COMPARED])),
-        "tests": [
-            pair | {"edge": edge, "window": window} | test
-            for pair, (edge, window), test in by_fact.compare_shares(
-                panels[COMPARED], TOTAL, CELL.index("layer"), settings.margin, settings.seed
-            )
-        ],
+        "tests": list(tests),
         "counts": counts,
     }
 
 
 def _finish(row: dict[str, Any]) -> dict[str, Any]:
     """A row of effects; cuts in all layers have an outcome."""
-    if row["metric"] == "p":  # a difference of two probabilities
-        row |= {"low": max(row["low"], -1.0), "high": min(row["high"], 1.0)}
+    row = by_fact.bound_effect(row, row["metric"])
     return add_outcome(row) if row["window"] == WHOLE else row
 
 
@@ -196,28 +191,23 @@ def name_edge(row: tidy.Record) -> str:
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """What is needed: a sentence for each model, curves over layers, and the tables."""
     summary, margin = result.summary, result.settings.to_record()["margin"]
-    whole = tidy.tabulate_means(
-        "whole",
-        "What the answer loses when an edge is cut in all layers",
-        tidy.select(summary["effects"], window=WHOLE),
-        KEYS | {"cut": name_edge},
-        METRICS,
-        most=24,
+    whole = tidy.select(summary["effects"], window=WHOLE)
+    share = blocks.Column("share, %", 0, is_percent=True)
+    shares = {**KEYS, share: tidy.to_interval, "facts": "facts"}
+    losses = "What the answer loses when an edge is cut in all layers"
+    reads = "Lost where the answer's positions cannot read the subject, of that where no other can"
+    compared = (
+        "Shares of each group's total effect on log p per token, mean over layers; alike: within "
+        f"±{margin:g} in every layer"
     )
-    reading = tidy.tabulate(
-        "reading",
-        "Lost where the answer's positions cannot read the subject, of that where no other can",
-        summary["reading"],
-        {**KEYS, blocks.Column("share, %", 0, is_percent=True): tidy.to_interval, "facts": "facts"},
-        most=24,
-    )
-    tests = by_fact.tabulate_tests(
-        summary["tests"],
-        "Effects of two groups compared, as shares of each group's total effect on log p per "
-        f"token; alike: within ±{margin:g} in every layer",
-        {"cut": name_edge, "layers cut together": lambda row: row["window"] or "all"},
-    )
-    tables = [whole, reading, tests, clean_runs.tabulate_kept(summary)]
+    cuts: dict[str, tidy.Get] = {"cut": name_edge}
+    windows: dict[str, tidy.Get] = {"layers cut together": lambda row: row["window"] or "all"}
+    tables = [
+        tidy.tabulate_means("whole", losses, whole, KEYS | cuts, METRICS, mark_outcome, 24),
+        tidy.tabulate("reading", reads, summary["reading"], shares),
+        clean_runs.tabulate_tests(summary["tests"], compared, cuts | windows),
+        clean_runs.tabulate_counts(summary["counts"]),
+    ]
     numbers = blocks.Fold("Numbers", [table for table in tables if table.rows])
     return [*_state(summary), _draw_curves(summary["effects"]), numbers]
 
@@ -225,7 +215,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
     """What an answer loses where its positions cannot read the subject, by model."""
     cuts = tidy.select(summary["effects"], metric=COMPARED, edge=BY_ANSWER, window=WHOLE)
-    for (row,) in by_fact.list_first_groups(cuts):
+    for (row,) in clean_runs.list_first_groups(cuts):
         group = {name: row[name] for name in GROUP}
         share = "".join(
             f", {tidy.say(each, '%')} of what is lost where no other position can"
@@ -240,34 +230,26 @@ def _state(summary: Summary) -> Iterator[blocks.Finding]:
 
 
 def _draw_curves(effects: Rows) -> blocks.Figure:
-    """What each edge takes by layer, in % of what hiding the subject takes where that is certain;
-    where it nowhere is, in nats per token."""
+    """What each edge takes by layer."""
     rows = tidy.select(effects, metric=COMPARED)
-    curves = [row for row in rows if row["window"] != WHOLE]
-    totals = tidy.select(rows, edge=HIDDEN)
-    losing = tidy.distinct([row for row in totals if row["low"] > 0], *GROUP)
-    shares = [row for row in curves if tuple(row[name] for name in GROUP) in losing]
-    unit = ", in % of what hiding the subject takes where that is certain," if shares else ""
     return tidy.draw_lines(
-        shares or curves,
+        [row for row in rows if row["window"] != WHOLE],
         "knockout",
         "What the answer loses when some positions cannot attend to others",
-        f"Loss of log p per token{unit} with an edge cut in a window of layers around this one. "
-        "Solid: what the answer's positions read; dashed: who else reads the subject. Bands: 95 % "
+        "Loss of log p per token with an edge cut in a window of layers around this one. Solid: "
+        "what the answer's positions read; dashed: who else reads the subject. Bands: 95 % "
         "intervals by fact.",
         x="layer",
         line=name_edge,
         colour=lambda row: _choose_look(row)[0],
         dash=lambda row: _choose_look(row)[1],
-        ends=SHARE if shares else tidy.ENDS,
-        scale=100 if shares else 1,
         choose=[
             tidy.ASKED,
             tidy.Choose("layers cut together", "window"),
             tidy.Choose("step", "stage", labels.name_stage),
         ],
         xlabel="layer",
-        ylabel="% of what hiding\nthe subject takes" if shares else "nats per token lost",
+        ylabel="nats per token lost",
     )
 
 

@@ -28,8 +28,8 @@ from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.equivalence import divide
 from unmask.measures import clean_runs
-from unmask.measures.contract import Job, Rows, Summary, Tables
-from unmask.measures.inputs import QUESTIONS, ModelInputs
+from unmask.measures.contract import Rows, Summary, Tables
+from unmask.measures.inputs import QUESTIONS
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result
 from unmask.results import effects as by_fact
@@ -52,8 +52,6 @@ CELL = ("sender", "sent", "receiver", "first", "last", "head")
 NOWHERE = (-1, "", -1, -1, -1)
 TOTAL: CellKey = (OWN, CLEAN, *NOWHERE)
 LAYOUT = EffectLayout(group=GROUP, cell=("control", *CELL), start=(OWN, HIDDEN, *NOWHERE))
-TOLD = {"answer": "the answer's positions", "masks": "the other masks"}
-"""Receivers that the page has a sentence about."""
 MOST_HEADS = 5
 """Heads that each half of the facts chooses."""
 PathRole = Literal["subject", "prompt", "last", "answer", "written", "masks"]
@@ -93,12 +91,6 @@ class PathsSettings(clean_runs.CleanRunSettings):
             roles = getattr(self, name)
             if not roles or len(set(roles)) < len(roles):
                 yield f"{name!r} is {roles}, expected at least one role, and none twice"
-
-
-def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
-    """One part for each model and prompt."""
-    work = partial(_patch_step, settings=settings)
-    return clean_runs.list_prompt_jobs(inputs, settings, "paths", work)
 
 
 def _patch_step(at: clean_runs.PromptStep, settings: PathsSettings) -> Iterator[dict[str, Any]]:
@@ -153,16 +145,12 @@ def summarise(tables: Tables, settings: PathsSettings) -> Summary:
         for row in by_fact.average_panels(panels, LAYOUT, TOTAL)
         if row["head"] < 0  # single heads stand elsewhere
     ]
-    summary: dict[str, Any] = {
-        "effects": effects,
-        "above": list[Any](),
-        "heads": list[Any](),
-        "counts": counts,
-    }
+    above, heads = list[dict[str, Any]](), list[dict[str, Any]]()
     for group, panel in panels[COMPARED].items():
-        for name, rows in (("above", _subtract_controls(panel)), ("heads", _choose_heads(panel))):
-            summary[name] += [dict(zip(GROUP, group, strict=True)) | row for row in rows]
-    return summary
+        where = dict(zip(GROUP, group, strict=True))
+        above += [where | row for row in _subtract_controls(panel)]
+        heads += [where | row for row in _choose_heads(panel)]
+    return {"effects": effects, "above": above, "heads": heads, "counts": counts}
 
 
 def _subtract_controls(panel: GroupEffects) -> Iterator[dict[str, Any]]:
@@ -218,29 +206,27 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     summary = result.summary
     effects = tidy.select(summary["effects"], metric=COMPARED, control=OWN)
     own = [row for row in effects if row["sender"] != CLEAN]
-    heads = tidy.tabulate(
-        "heads",
+    chosen = (
         "The strongest heads by which the answer's positions read the subject: chosen on one half "
-        "of the facts, measured on the other",
-        summary["heads"],
-        COLUMNS | {"head": "head", "halves that chose it": "chosen"},
-        most=30,
+        "of the facts, measured on the other"
     )
     ways = "What comes back when the receiver reads the sender in all layers above it"
     above = "What a path from the subject gives back beyond the stronger of its controls"
+    heads = COLUMNS | {"head": "head", "halves that chose it": "chosen"}
     tables = [
         tidy.tabulate("ways", ways, _list_whole(own), COLUMNS, most=40),
         tidy.tabulate("above", above, summary["above"], COLUMNS, mark_outcome, most=40),
-        clean_runs.tabulate_kept(summary),
+        tidy.tabulate("heads", chosen, summary["heads"], heads, most=30),
+        clean_runs.tabulate_counts(summary["counts"]),
     ]
-    shown = [_draw_map(own), *([heads] if summary["heads"] else [])]
-    return [*_state(summary), *shown, blocks.Fold("Numbers", tables)]
+    numbers = blocks.Fold("Numbers", [table for table in tables if table.rows])
+    return [*_state(summary), _draw_map(own), numbers]
 
 
 def _draw_map(rows: Rows) -> blocks.Figure:
     """What single receivers give back, band by band: of what begins at a layer, the shortest."""
     starts = tidy.group_by(rows, "model", "first").items()
-    ends = {start: min(row["last"] for row in own) for start, own in starts}
+    ends = {start: min(row["last"] for row in same) for start, same in starts}
     return tidy.draw_map(
         [
             {**row, "percent": 100 * row["share"], "from": name_sender(row)}
@@ -269,20 +255,20 @@ def _list_whole(rows: Rows) -> list[tidy.Record]:
 
 
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
-    """What the answer and other masks give back by reading the subject's states, by model."""
-    for rows in by_fact.list_first_groups(tidy.select(summary["above"], sender="subject")):
+    """What the answer's positions give back by reading the subject's states, by model."""
+    paths = tidy.select(summary["above"], sender="subject", receiver="answer")
+    for rows in clean_runs.list_first_groups(paths):
         # After the first band, where the subject's tokens have read each other.
         sent = sorted(tidy.distinct(rows, "sent"))[:2][-1]
-        for row in tidy.select(_list_whole(rows), sent=sent):
-            if row["receiver"] in TOLD:
-                yield blocks.Finding(
-                    f"In {row['model']}, asked {tidy.name_asked(row)}: the subject's states after "
-                    f"layer {sent}, read by the attention of {TOLD[row['receiver']]} alone, give "
-                    f"back {tidy.say(row, 'nats per token')} beyond the controls, "
-                    f"{tidy.say_share(row['share'])} of what hiding the subject takes "
-                    f"({labels.count(row['facts'], 'fact')}).",
-                    row["outcome"],
-                )
+        (row,) = tidy.select(_list_whole(rows), sent=sent)
+        yield blocks.Finding(
+            f"In {row['model']}, asked {tidy.name_asked(row)}: the subject's states after layer "
+            f"{sent}, read by the attention of the answer's positions alone, give back "
+            f"{tidy.say(row, 'nats per token')} beyond the controls, "
+            f"{tidy.say_share(row['share'])} of what hiding the subject takes "
+            f"({labels.count(row['facts'], 'fact')}).",
+            row["outcome"],
+        )
 
 
 MEASURE = Measure(
@@ -293,7 +279,7 @@ MEASURE = Measure(
     settings=PathsSettings,
     tables={"paths": "paths/1", "facts": "paths-facts/1"},
     inputs=QUESTIONS,
-    jobs=list_jobs,
+    jobs=partial(clean_runs.list_prompt_jobs, table="paths", change=_patch_step),
     summarise=summarise,
     describe=describe,
     method=__doc__,

@@ -7,18 +7,17 @@ denoising steps of its own answer.
 Effects of a fact's phrasings and training seeds are averaged first; intervals are 95 % t intervals
 over facts, and say nothing of other seeds. Placebos are the state of a prompt token that is not the
 subject's, another fact's state (or one as far away in a random direction) put in at the subject and
-at the answer's rows, and the same restored run read for another answer. An effect is clear if its
+at the answer's rows, and the same restored run read for another answer. Layers are chosen on one
+half of the facts (by a hash of the fact) and read on the other. An effect there is clear if its
 interval lies above 0 and above those of all placebos that were measured. Shares are ratios of means
-over facts, their intervals by the delta method; layers are chosen by two-fold cross-fitting over a
-hash of the fact.
+over facts, their intervals by the delta method.
 
 An indirect effect says that a state is enough, under this corruption, to bring some of the answer
-back. It does not say that the fact is stored in that state or in those weights, nor that the
-network needs the state on other prompts. Noise takes a network outside of what it was trained on;
-masks do not, but hide only what the prompt says. Windows add up layers, which can hide opposing
-ones. A state of the subject can give back all that was lost, one of several answer masks only its
-own token's share: roles are not to be compared as if they held the same. Facts that a model does
-not recall are not in the averages.
+back; not that the fact is stored there, nor that the network needs the state on other prompts.
+Noise takes a network outside of what it was trained on; masks do not, but hide only what the prompt
+says. Windows add up layers, which can hide opposing ones. A state of the subject can give back all
+that was lost, one of several answer masks only its own token's share: roles are not to be compared
+as if they held the same. Facts that a model does not recall are not in the averages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,19 +34,16 @@ from unmask.measures.clean_runs import (
     ChosenPrompts,
     CleanRunSettings,
     choose_prompts,
-    choose_recalled,
     make_jobs,
-    refuse_guidance,
-    take_turns,
 )
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_tables
 from unmask.measures.stored import StoredResult, open_stored_run
-from unmask.measures.trace_effects import TOTAL
-from unmask.measures.trace_section import TITLE, describe, draw_roles, state_group
-from unmask.measures.trace_summary import find_peaks, summarise
+from unmask.measures.trace_effects import add_outcomes
+from unmask.measures.trace_section import describe, draw_roles, state_groups
+from unmask.measures.trace_summary import summarise
 from unmask.measures.trainings import concatenate, number_trainings
 from unmask.results.summaries import Tables
 from unmask.tracing.settings import Tracing
@@ -63,9 +59,9 @@ if TYPE_CHECKING:
 
 FOIL = "foil"
 """A split of facts that are not traced, but whose answers can be compared with."""
-ALIKE = ("metric", "mode", "run", "severed", "source", "cells")
+ALIKE = ("metric", "mode", "run", "severed", "source", "cells", "window")
 """Settings that runs must share for their effects to be compared."""
-ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer", "order", "remask")
+ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer", "order", "remask", "joint")
 """Settings that runs of one model must share; a model and its twin may differ in them."""
 
 
@@ -148,19 +144,16 @@ def _read_prompt(given: Mapping[str, Any]) -> "Corpus | None":
 
 
 def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
-    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
+    """One part for each model and prompt."""
     from unmask.tracing.windows import default_window
 
-    refuse_guidance(inputs, settings.guidance)
-    questions = inputs.data
-    chosen = {split.name: _choose(inputs, split.facts, settings) for split in questions.splits}
-    prompts = take_turns(chosen)
+    chosen = choose_prompts(inputs, settings, is_recalled=settings.first_recalled)
+    questions, members = inputs.data, inputs.members()
     pool = [fact for _, fact in questions.facts()] + questions.corpus.splits.get(FOIL, [])
     # The default window of the shallowest model, so that all of them are compared alike.
-    members = inputs.members()
     window = settings.window or default_window(min(each.config.layers for each in members))
     settings = replace(settings, window=window)
-    is_alone = len(members) * len(prompts) == 1 and settings.consider is None
+    number = len(members) * sum(len(each.facts) for each in chosen.values())
     prepared: dict[str, tuple[Corruption, Activations | None]] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> "Mapping[str, Rows | pyarrow.Table]":
@@ -175,7 +168,7 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         more = (settings.memory_bytes, settings.also, means, settings.placebos, settings.condensed)
         trace = trace_fact(model, fact, pool, settings, corruption, keys, *more)
         # Of many facts some may be left out; a single one is what was asked for.
-        if trace.error is not None and is_alone:
+        if trace.error is not None and number == 1 and settings.consider is None:
             raise trace.error
         # The first model chose them.
         is_first = member.family is inputs.families[0]
@@ -184,53 +177,32 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         cells = () if trace.cells is None else trace.cells
         return {"trace": cells, "tokens": trace.tokens, "facts": [trace.record | counts]}
 
-    yield from make_jobs(members, prompts, work)
-
-
-def _choose(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSettings) -> ChosenPrompts:
-    number, phrasings = settings.facts, settings.phrasings
-    if settings.first_recalled:
-        return choose_recalled(inputs, facts, settings, number, phrasings)
-    return choose_prompts(inputs, facts, settings, number, phrasings, settings.consider)
+    yield from make_jobs(members, chosen, work)
 
 
 def pool(results: Sequence[Result]) -> Tables:
     """The tables of several runs as one, if what they say can be said together."""
-    settings = [result.settings.to_record() for result in results]
     facts = [result.tables["facts"].to_pylist() for result in results]
-
-    def check(values: set[Any], name: str, model: str = "") -> None:
-        if len(values) > 1:
-            raise UserError(
-                f"these runs{model and f' of {model}'} differ in {name} "
-                f"({', '.join(sorted(map(str, values)))}), so their effects cannot be compared: "
-                "report them apart."
-            )
-
-    for name in ALIKE:
-        check({str(each[name]) for each in settings}, name)
-    check({row["window"] for rows in facts for row in rows}, "window")
-    trainings = number_trainings(facts)
-    runs: dict[tuple[str, int, str], list[int]] = {}
-    for i, numbers in enumerate(trainings):
-        for model, number in numbers.items():
-            digests = results[i].records[0].inputs[DIGESTS]
-            held = [digests[x] for x in digests if x == model or x.startswith(f"{model}, seed")]
-            runs.setdefault((model, number, str(held)), []).append(i)
-    if len({key[:2] for key in runs}) < len(runs):
+    trainings, runs = number_trainings(facts), list[tidy.Record]()
+    for result, rows, numbers in zip(results, facts, trainings, strict=True):
+        inputs, settings = result.records[0].inputs, result.settings.to_record()
+        for model, own in tidy.group_by(rows, "model").items():
+            names = [x for x in inputs[DIGESTS] if x.partition(", seed")[0] == model]
+            more = {"training": (model, numbers[model]), "data": inputs.get("data")}
+            more["weights"] = str([inputs[DIGESTS][name] for name in names])
+            runs.append({**settings, **own[0], **more})
+    require_alike(runs, ALIKE)
+    trained = tidy.group_by(runs, "training")
+    if any(len(tidy.distinct(same, "weights")) > 1 for same in trained.values()):
         # Different weights under one name: models are named by their runs.
         return pool_tables(results)
-    for (model, *_), numbers in runs.items():
-        check({results[i].records[0].inputs.get("data") for i in numbers}, "data", model)
-    for model in {key[0]: None for key in runs}:
-        members = [i for i, numbers in enumerate(trainings) if model in numbers]
-        for name in ALIKE_OF_MODEL:
-            check({str(settings[i][name]) for i in members}, name, model)
-        own = (tidy.select(facts[i], model=model) for i in members)
-        check({row["joint"] for rows in own for row in rows}, "joint", model)
-    keys = ("model", "seed", "split", "fact", "phrasing", "corruption")
+    for (model, _), same in trained.items():
+        require_alike(same, ("data",), f" of {model}")
+    for model, same in tidy.group_by(runs, "model").items():
+        require_alike(same, ALIKE_OF_MODEL, f" of {model}")
+    keys = ("seed", "split", "fact", "phrasing", "corruption")
     prompts = [
-        (number[row["model"]], *(row[name] for name in keys))
+        (row["model"], number[row["model"]], *(row[name] for name in keys))
         for rows, number in zip(facts, trainings, strict=True)
         for row in rows
     ]
@@ -242,15 +214,24 @@ def pool(results: Sequence[Result]) -> Tables:
     return concatenate(results, facts, trainings)
 
 
+def require_alike(runs: Rows, names: Sequence[str], of: str = "") -> None:
+    """Raise for runs that differ in something that their effects depend on."""
+    for name in names:
+        values = sorted({str(run[name]) for run in runs})
+        if len(values) > 1:
+            raise UserError(
+                f"these runs{of} differ in {name} ({', '.join(values)}), so their effects cannot "
+                "be compared: report them apart."
+            )
+
+
 def _draw_stored(folder: str) -> list[ReportBlock]:
     """The diffusion model's finding and the map of residual streams, at step 1."""
     with open_stored_run(folder) as result:
-        averages, settings = result.summary["averages"], result.settings.to_record()
-        shown = [row for row in averages if row["part"] in ("resid", TOTAL)]
-        shown = tidy.select(shown, stage="first")
-        group = next(iter(tidy.group_by(find_peaks(shown), "model", "split").values()))
-        finding = state_group(group, settings, result.summary["shares"])
-        return [finding, draw_roles(shown, settings, "")]
+        settings, names = result.settings.to_record(), ("averages", "shares")
+        summary = add_outcomes(*(tidy.select(result.summary[n], stage="first") for n in names))
+        finding, *_ = state_groups(summary, settings)
+        return [finding, draw_roles(summary["averages"], settings)]
 
 
 STORED = (
@@ -285,7 +266,7 @@ _DENOISING = {
 
 MEASURE = Measure(
     name="trace",
-    title=TITLE,
+    title="Which states bring answers back",
     help="Find which states, put back, are enough to bring an answer back (causal tracing).",
     settings=TraceSettings,
     tables={"trace": SCHEMA, "tokens": TOKENS_SCHEMA, "facts": FACTS_SCHEMA},

@@ -24,10 +24,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Column, Table
-from unmask.blocks.labels import name_split, order_splits
 from unmask.evaluation.equivalence import divide, find_shares, measure_equivalence
 from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
+from unmask.results.summaries import name_likeness
 
 if TYPE_CHECKING:
     import pyarrow
@@ -108,14 +107,9 @@ class GroupEffects:
         ends = dict(zip(tidy.ENDS, mean_intervals(self.effects), strict=True))
         if total is not None:
             ends |= dict(zip(SHARE, mean_intervals(self.share(total).effects), strict=True))
-        facts = np.isfinite(self.effects).sum(0)
+        ends["facts"] = np.isfinite(self.effects).sum(0)
         for i, cell in enumerate(self.cells):
-            yield cell, {name: float(x[i]) for name, x in ends.items()} | {"facts": int(facts[i])}
-
-    def is_above_zero(self, cell: CellKey) -> bool:
-        """Whether the mean of a cell is above 0 for certain."""
-        _, low, _ = mean_intervals(np.array([*self.read(cell).values()])[:, None])
-        return bool(low[0] > 0)
+            yield cell, {name: column[i].item() for name, column in ends.items()}
 
     def choose_cells(
         self,
@@ -165,24 +159,21 @@ class PromptEffects:
         groups: dict[GroupKey, list[int]] = {}
         for i, (_, group) in enumerate(self.prompts):
             groups.setdefault(group, []).append(i)
-        panels = {}
+        panels, row_of = {}, np.zeros(len(self.prompts), dtype=int)
         for group, members in groups.items():
             is_member = np.isin(self.prompt, members)
             if not is_member.any():
                 continue
-            facts = sorted({self.prompts[i][0] for i in members})
-            place = {fact: i for i, fact in enumerate(facts)}
-            row_of = np.zeros(len(self.prompts), dtype=int)
-            row_of[members] = [place[self.prompts[i][0]] for i in members]
+            names = [self.prompts[i][0] for i in members]
+            facts, row_of[members] = np.unique(names, return_inverse=True)
             columns, column = np.unique(self.cell[is_member], return_inverse=True)
-            at = row_of[self.prompt[is_member]], column
-            total, count = np.zeros((2, len(facts), len(columns)))
-            np.add.at(total, at, self.effect[is_member])
-            np.add.at(count, at, 1)
+            shape = len(facts), len(columns)
+            at = np.ravel_multi_index((row_of[self.prompt[is_member]], column), shape)
+            total = np.bincount(at, self.effect[is_member], shape[0] * shape[1])
             with np.errstate(invalid="ignore"):
-                effects = total / count
+                effects = (total / np.bincount(at, minlength=len(total))).reshape(shape)
             cells = [self.cells[i] for i in columns]
-            panels[group] = GroupEffects(facts, cells, effects, len(members))
+            panels[group] = GroupEffects(facts.tolist(), cells, effects, len(members))
         return panels
 
 
@@ -206,7 +197,7 @@ def list_effects(
         grouped = grouped.aggregate([(metric, "sum"), (metric, "count")])
         grouped = grouped.filter(pyarrow.compute.field(f"{metric}_count") > 0)
         numbers.append(np.stack([_encode(grouped[name], known[name]) for name in keys]))
-        sums.append([grouped[f"{metric}_{name}"].to_numpy() for name in ("sum", "count")])
+        sums.append(np.stack([grouped[f"{metric}_{name}"] for name in ("sum", "count")]))
     nothing = np.zeros(0, dtype=int)
     if not sum(each.shape[1] for each in numbers):
         return PromptEffects([], [], nothing, nothing, nothing.astype(float))
@@ -218,7 +209,7 @@ def list_effects(
     prompts, prompt = [prompts[i] for i in order], np.argsort(order)[prompt]
     cells, cell = _number(columns, layout.cell)
     pairs, pair = np.unique(prompt * len(cells) + cell, return_inverse=True)
-    total, count = (np.bincount(pair, np.concatenate(each)) for each in zip(*sums, strict=True))
+    total, count = (np.bincount(pair, each) for each in np.concatenate(sums, 1))
     score = total / count
     prompt, cell = np.divmod(pairs, len(cells))
     # 3. Its effect, against the prompt's own start.
@@ -272,29 +263,36 @@ def estimate_values(values: FactValues, totals: FactValues | None = None) -> dic
 
 
 def average_panels(
-    panels: Mapping[str, Mapping[GroupKey, GroupEffects]], layout: EffectLayout, total: CellKey
+    panels: Mapping[str, Mapping[GroupKey, GroupEffects]],
+    layout: EffectLayout,
+    total: CellKey | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each metric, group and cell: its mean, and its share of the total effect."""
+    """A row for each metric, group and cell: its mean, and its share of a total effect."""
     for metric, groups in panels.items():
         for group, panel in groups.items():
             for cell, row in panel.estimate(total):
                 keys = zip((*layout.group, *layout.cell), (*group, *cell), strict=True)
-                yield dict(keys) | {"metric": metric} | row
+                yield dict(keys) | {"metric": metric, "prompts": panel.prompts} | row
 
 
-def pair_groups(groups: Iterable[GroupKey]) -> Iterator[tuple[GroupKey, GroupKey]]:
-    """Pairs that differ in the model or in the split, and in no further column.
+def bound_effect(row: dict[str, Any], metric: str) -> dict[str, Any]:
+    """A row of effects; on a probability, no end of an interval lies beyond −1 or 1."""
+    ends = ("low", "high") if metric == "p" else ()
+    return row | {end: min(max(row[end], -1.0), 1.0) for end in ends}
+
+
+def pair_groups(
+    groups: Iterable[GroupKey], columns: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], GroupKey, GroupKey]]:
+    """Pairs that differ in the model or in the split, and in no further column; first their names.
 
     Groups begin with model, kind and split.
     """
     for one, other in combinations(groups, 2):
         if one[3:] == other[3:] and (one[0] == other[0]) != (one[2] == other[2]):
-            yield one, other
-
-
-def name_pair(one: GroupKey, other: GroupKey) -> dict[str, Any]:
-    """The columns that say which two groups a row compares."""
-    return {"model": one[0], "split": one[2], "other_model": other[0], "other_split": other[2]}
+            names = {"model": one[0], "split": one[2]}
+            names |= {"other_model": other[0], "other_split": other[2]}
+            yield names | dict(zip(columns[3:], one[3:], strict=True)), one, other
 
 
 def compare_sides(
@@ -320,91 +318,53 @@ def compare_likeness(
     """
     if one.keys() != other.keys():
         return dict.fromkeys(("p_equivalent", "smallest_margin", "power")) | {"is_alike": False}
-    highest, smallest, power, is_within = 0.0, 0.0, 1.0, True
-    for cell, ours in one.items():
-        theirs = other[cell]
-        tested = measure_equivalence(ours, theirs, margin)
-        assert tested is not None, "a cell has no two facts a side"
-        smallest, power = max(smallest, tested.smallest_margin), min(power, tested.power)
-        if tested.paired:
+    tests, p_values, is_within = [], [0.0], True
+    for ours, theirs in ((one[cell], other[cell]) for cell in one):
+        tests.append(test := measure_equivalence(ours, theirs, margin))
+        assert test is not None, "a cell has no two facts a side"
+        if test.paired:
             gaps = [ours[fact] - theirs[fact] for fact in sorted(ours.keys() & theirs.keys())]
-            highest = max(highest, equivalence_p(gaps, margin, seed))
-        else:
-            gap = compare(ours, theirs, seed)
-            is_within &= gap is not None and -margin < gap.low and gap.high < margin
+            p_values.append(equivalence_p(gaps, margin, seed))
+        elif gap := compare(ours, theirs, seed):
+            is_within &= -margin < gap.low and gap.high < margin
     return {
-        "p_equivalent": highest or None,
-        "is_alike": is_within and highest <= ALPHA,
-        "smallest_margin": smallest,
-        "power": power,
+        "p_equivalent": max(p_values) or None,
+        "is_alike": is_within and max(p_values) <= ALPHA,
+        "smallest_margin": max(test.smallest_margin for test in tests),
+        "power": min(test.power for test in tests),
     }
 
 
 def compare_shares(
     panels: Mapping[GroupKey, GroupEffects],
+    layout: EffectLayout,
     total: CellKey,
-    at: int,
+    over: str,
     margin: float,
     seed: int,
-) -> Iterator[tuple[dict[str, Any], Any, dict[str, Any]]]:
+) -> Iterator[dict[str, Any]]:
     """Two models asked alike, or one model asked two ways: do they differ, and are they alike?
 
-    Compared are shares of each group's own total effect. A cell's column `at` is the layer, those
-    before are its key: the difference is of means over layers, alike are two groups that are alike
-    in every one. A result is the columns of the pair and its step, a key, and the test.
+    Compared are shares of each group's own total effect. Of a cell's columns `over` is the layer,
+    those before are its key: the difference is of means over layers, alike are two groups that are
+    alike in every one.
     """
-    for pair in pair_groups(panels):
-        layers: list[dict[Any, dict[int, dict[str, float]]]] = [{}, {}]
-        means: list[dict[Any, dict[str, float]]] = [{}, {}]
+    at = layout.cell.index(over)
+    layers: dict[GroupKey, dict[Any, dict[int, dict[str, float]]]] = {}
+    means: dict[GroupKey, dict[Any, dict[str, float]]] = {}
+    for group, panel in panels.items():
+        layers[group], means[group], shares = {}, {}, panel.share(total)
         # 1. Of each group [facts × cells], the shares of its total effect, by key and layer.
-        for i, group in enumerate(pair):
-            shares = panels[group].share(total)
-            for cell in shares.cells:
-                if cell != total and (values := shares.read(cell)):
-                    layers[i].setdefault(cell[:at], {})[cell[at]] = values
-            # 2. Their means over layers, of the facts that every layer has.
-            for key, by_layer in layers[i].items():
-                facts = sorted(set.intersection(*map(set, by_layer.values())))
-                means[i][key] = {f: fmean(x[f] for x in by_layer.values()) for f in facts}
-        # 3. The difference is of these means; to be alike, each layer must be within the margin.
-        for key, difference in compare_sides(*means, seed).items():
-            likeness = compare_likeness(layers[0][key], layers[1][key], margin, seed)
-            yield name_pair(*pair) | {"stage": pair[0][3]}, key, difference | likeness
-
-
-def tabulate_tests(
-    rows: tidy.Records, caption: str, keys: Mapping[str | Column, tidy.Get]
-) -> Table:
-    """Comparisons of two groups, with what they show."""
-    columns: dict[str | Column, tidy.Get] = {
-        "groups": lambda row: (
-            f"{row['model']}, {tidy.name_asked(row)} − {row['other_model']}, "
-            + name_split(row["other_split"])
-        ),
-        "step": "stage",
-        **keys,
-        Column("difference of shares", has_sign=True): tidy.to_interval,
-        Column("p of no difference (Holm)", 3): "p_holm",
-        Column("p of a layer beyond the margin", 3): "p_equivalent",
-        Column("smallest margin that would hold"): "smallest_margin",
-        Column("power to find them alike"): "power",
-        "outcome": _say_test,
-    }
-    return tidy.tabulate("tests", caption, rows, columns, most=40)
-
-
-def _say_test(row: tidy.Record) -> str:
-    if row["p_holm"] <= ALPHA:
-        return "differ"
-    return "alike" if row["is_alike"] else "no difference detected"
-
-
-def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
-    """The rows that a model's sentences are about: asked in reverse if it was, at the first step.
-
-    Tables have all of them.
-    """
-    for members in tidy.group_by(rows, "model").values():
-        split = order_splits(tidy.distinct(members, "split"))[0]
-        first = tidy.select(members, split=split)
-        yield tidy.select(first, stage=first[0]["stage"])
+        for cell in shares.cells:
+            if cell != total and (values := shares.read(cell)):
+                layers[group].setdefault(cell[:at], {})[cell[at]] = values
+        # 2. Their means over layers, of the facts that every layer has.
+        for key, by_layer in layers[group].items():
+            facts = sorted(set.intersection(*map(set, by_layer.values())))
+            means[group][key] = {f: fmean(x[f] for x in by_layer.values()) for f in facts}
+    # 3. The difference is of these means; to be alike, each layer must be within the margin.
+    for where, one, other in pair_groups(panels, layout.group):
+        for key, difference in compare_sides(means[one], means[other], seed).items():
+            test = where | dict(zip(layout.cell[:at], key, strict=True)) | difference
+            test |= compare_likeness(layers[one][key], layers[other][key], margin, seed)
+            yield test | {"outcome": name_likeness(test)}

@@ -49,6 +49,15 @@ def name_outcome(
     return "below" if value.high < held_against else "unsettled"
 
 
+def name_likeness(test: Record) -> Outcome:
+    """Whether one group is above or below another, the two are alike, or neither is shown."""
+    if test["facts"] < ENOUGH:
+        return "too few"
+    if test["p_holm"] <= ALPHA:
+        return "above" if test["mean"] > 0 else "below"
+    return "alike" if test.get("is_alike") else "unsettled"
+
+
 def add_outcome(row: Record, p: float | None = None) -> dict[str, Any]:
     """A row of a summary with its outcome: whether its mean lies above or below 0."""
     return {**row, "outcome": name_outcome(to_interval(row), row["facts"], p=p)}
