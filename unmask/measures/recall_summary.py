@@ -6,8 +6,7 @@ rule that is told first of a way of asking: content of descriptions, contained o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
-from os.path import commonprefix
+from itertools import combinations, takewhile
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.tables import find_row_groups, list_rows
@@ -188,9 +187,15 @@ def _choose_rules(rows: Rows) -> list[str]:
 
 def name_template(prompts: Sequence[str]) -> str:
     """What all prompts of a phrasing have in common, "…" for what differs."""
-    begin = commonprefix(prompts)
-    end = commonprefix([prompt[::-1] for prompt in prompts])[::-1]
+    one, other = min(prompts), max(prompts)
+    turned = [prompt[::-1] for prompt in prompts]
+    begin, end = _find_common(one, other), _find_common(min(turned), max(turned))[::-1]
     return begin if begin == end else f"{begin.strip()} … {end.strip()}".strip()
+
+
+def _find_common(one: str, other: str) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(letter for letter, _ in same)
 
 
 def _cluster(rows: Rows, rules: list[str]) -> HitClusters:
@@ -214,19 +219,12 @@ def _compare_models(sides: Mapping[Asking, HitClusters], kinds: Mapping[str, str
 
     A causal model is the same at every step count. Diffusion models come first.
     """
-    models = sorted(kinds, key=lambda model: is_causal(kinds[model]))
-    counts = sorted({steps for _, _, steps in sides if steps is not None})
-    for one, other in combinations(models, 2):
-        has_steps = not (is_causal(kinds[one]) and is_causal(kinds[other]))
-        for split in dict.fromkeys(split for _, split, _ in sides):
-            for steps in counts if has_steps else [None]:
-                ours, theirs = (
-                    sides.get((model, split, None if is_causal(kinds[model]) else steps))
-                    for model in (one, other)
-                )
+    for one, other in combinations(sorted(kinds, key=lambda name: is_causal(kinds[name])), 2):
+        for (model, split, steps), ours in sides.items():
+            theirs = sides.get((other, split, None if is_causal(kinds[other]) else steps))
+            if model == one and theirs:
                 named = {"one": one, "other": other, "split": split, "steps": steps}
-                if ours and theirs:
-                    yield from (named | gap for gap in _subtract(ours, theirs))
+                yield from (named | gap for gap in _subtract(ours, theirs))
 
 
 def _compare_steps(sides: Mapping[Asking, HitClusters]) -> Iterator[dict[str, Any]]:
