@@ -10,7 +10,7 @@ from tests.conftest import make_model
 from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
 from unmask import UserError
-from unmask.blocks.blocks import Figure, Notice
+from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.evaluation.questions import spread
 from unmask.measures.order import MEASURE, OrderSettings
@@ -107,10 +107,8 @@ def test_a_fact_is_shown_both_ways_by_both_models(result):
         assert [panel.is_causal for panel in panels] == [False, True] * 2
 
 
-def test_autoregressive_models_are_left_out_with_a_notice(result, causal, corpus, tmp_path):
+def test_autoregressive_models_have_no_order(result, causal, corpus, tmp_path):
     assert result.kinds == {"mdm": "masked"}
-    (notice,) = (block for block in result.section.blocks if isinstance(block, Notice))
-    assert notice.text.startswith("Left out: ar. An autoregressive model writes from left to right")
     with pytest.raises(UserError, match="expected at least one diffusion model"):
         ask(MEASURE, [causal], corpus, tmp_path / "none", **SMALL)
 

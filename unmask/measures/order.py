@@ -20,7 +20,6 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
 from unmask.measures.measure import Described, Job, Measure, Rows, Stage
-from unmask.measures.order_section import animate
 from unmask.measures.result import Result
 from unmask.measures.settings import SamplingSettings
 from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
@@ -29,12 +28,7 @@ from unmask.results.summaries import Summary, Tables, add_outcome, compare_means
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.evaluation.order import Band, OrderPrompt
-    from unmask.net.model import Model
 
-LINES = "prompts"
-"""The one split of a text file with a prompt on every line."""
-RUNNING = "running_text"
-"""The one split of a file of documents."""
 MOST_DOCUMENTS = 2_000
 """Documents that say how frequent tokens are."""
 MOST_POSITIONS = 24
@@ -97,19 +91,20 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     if isinstance(data, str | Path) and _holds_texts(Path(data)):
         return _read_texts(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
+    corpus, facts = (
+        questions.corpus,
+        [fact for name in questions.names for fact in questions.corpus[name]],
+    )
     prompts: dict[str, list[OrderPrompt]] = {}
-    facts: list[Fact] = []
     for name in questions.names:
-        own = questions.corpus[name]
         # Fewer prompts are some of more: see `spread`.
-        examples = spread(own, min(settings.examples, settings.limit or settings.examples))
+        examples = spread(corpus[name], min(settings.examples, settings.limit or settings.examples))
         prompts[name] = [
             OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
-            for fact in spread(own, settings.limit)
+            for fact in spread(corpus[name], settings.limit)
         ]
-        facts += own
-    has_train = "train" in questions.corpus.splits
-    texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
+    has_train = "train" in corpus.splits
+    texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
     contents = digest_values([contents, *prompts.items(), *texts])
     return Prompts(prompts, facts, texts), source, contents
 
@@ -119,10 +114,8 @@ def _holds_texts(path: Path) -> bool:
     from unmask.base.reading import read_json_lines
     from unmask.base.unpacking import strip_packing
 
-    if path.suffix == ".txt":
-        return True
     if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
-        return False
+        return path.suffix == ".txt"
     _, first = next(iter(read_json_lines(path)), (0, {}))
     return "text" in first and "subject" not in first
 
@@ -136,12 +129,12 @@ def _read_texts(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
 
     if path.suffix == ".txt":
         texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
-        split, noun, wanted = LINES, "line", "line of text: expected a prompt on every line"
+        split, noun, wanted = "prompts", "line", "line of text: expected a prompt on every line"
     else:
         texts = list(islice(read_documents([path]), MOST_DOCUMENTS))
         words, least = [text.split() for text in texts], 2 * settings.words
         starts = [" ".join(each[: settings.words]) for each in words if len(each) >= least]
-        split, noun = RUNNING, "document"
+        split, noun = "running_text", "document"
         wanted = f"document of {least} words: give fewer by --words, or longer documents"
     if not starts:
         raise UserError(f"{path} has no {wanted}.")
@@ -158,7 +151,8 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
     Models that write from left to right have no order: only their examples are drawn, to stand
     beside those of the others.
     """
-    from unmask.evaluation.order import watch_texts
+    from unmask.evaluation.order import rank_frequencies, watch_texts
+    from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
 
     settings.check_strategies()
     if not any(family.paradigm.has_steps for family in inputs.families):
@@ -166,39 +160,30 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
         )
+    prompts: Prompts = inputs.data
+    names = ("steps", "guidance", "plan", "order", "seed")
+    chosen = {name: getattr(settings, name) for name in names}
     prepared: dict[str, tuple[int | None, Band]] = {}
     """The canvas of each checkpoint, and how frequent its tokens are."""
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
-        model = inputs.load(member)
+        model, own, how = inputs.load(member), prompts.by_split[split], dict(chosen)
         if member.key not in prepared:
-            prepared[member.key] = _prepare(model, inputs.data, settings.length)
-        length, band = prepared[member.key]
-        names = ("steps", "guidance", "plan", "order", "seed")
-        chosen = {name: getattr(settings, name) for name in names} | {"length": length}
-        prompts = inputs.data.by_split[split]
+            tokenizer, length = require_tokenizer(model), settings.length
+            if prompts.facts:
+                encoded = encode_facts(prompts.facts, tokenizer).values()
+                length = choose_length(model, encoded, length)
+            prepared[member.key] = length, rank_frequencies(tokenizer, prompts.texts)
         if not member.family.paradigm.has_steps:
-            prompts = [prompt for prompt in prompts if prompt.is_example]
-            chosen |= {"guidance": 0.0}
-        commits, texts = watch_texts(model, split, prompts, band, **chosen)
-        commits = commits if member.family.paradigm.has_steps else []
-        tables = {"order": commits, "unmasking": texts}
+            own, how = [prompt for prompt in own if prompt.is_example], how | {"guidance": 0.0}
+        length, band = prepared[member.key]
+        commits, texts = watch_texts(model, split, own, band, length=length, **how)
+        tables = {"order": commits if member.family.paradigm.has_steps else [], "unmasking": texts}
         return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
-        for split in inputs.data.by_split:
+        for split in prompts.by_split:
             yield Job(f"{member.key}-{split}", partial(work, member, split))
-
-
-def _prepare(model: "Model", prompts: Prompts, length: int | None) -> "tuple[int | None, Band]":
-    """The canvas, and how frequent the model's tokens are."""
-    from unmask.evaluation.order import rank_frequencies
-    from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
-
-    tokenizer = require_tokenizer(model)
-    if prompts.facts:
-        length = choose_length(model, encode_facts(prompts.facts, tokenizer).values(), length)
-    return length, rank_frequencies(tokenizer, prompts.texts)
 
 
 def summarise(tables: Tables, settings: OrderSettings) -> Summary:
@@ -264,9 +249,16 @@ def describe(result: Result) -> Sequence[Described]:
     """Texts for the first screen; a sentence for each model, the map, and kinds of tokens."""
     summary = result.summary
     return [
-        blocks.FirstScreen(animate(result.rows("unmasking"))),
-        *_state(summary),
-        *_say_left_out(result),
+        blocks.FirstScreen(_animate(result.rows("unmasking"))),
+        *(
+            blocks.Finding(
+                f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an "
+                f"answer {tidy.say_difference(row, 'of the steps', 'later', 'earlier')} than its "
+                f"first ({labels.count(row['facts'], 'fact')}).",
+                row["outcome"],
+            )
+            for row in summary["differences"]
+        ),
         tidy.draw_map(
             sorted(summary["map"], key=lambda row: row["place"]),
             "order-map",
@@ -286,25 +278,71 @@ def describe(result: Result) -> Sequence[Described]:
     ]
 
 
-def _state(summary: Summary) -> Iterator[blocks.Finding]:
-    for row in summary["differences"]:
-        yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
-            f"{tidy.say_difference(row, 'of the steps', 'later', 'earlier')} than its first "
-            f"({labels.count(row['facts'], 'fact')}).",
-            row["outcome"],
-        )
+def _animate(rows: Rows) -> blocks.Figure:
+    """Texts of a fact asked both ways, a panel for each model; a long answer in reverse is first.
+
+    Of each way of asking those facts come first that show most: recalled by diffusion models both
+    ways, and not by autoregressive ones.
+    """
+    texts = tidy.group_by(tidy.select(rows, seed=rows[0]["seed"]), "split", "fact", "model")
+    facts = {split: tidy.distinct(own, "fact") for split, own in
+             tidy.group_by(rows, "split").items()}  # fmt: skip
+    longest = {split: len(tokens[0]["completion"] or "") for (split, *_), tokens in texts.items()}
+    splits = labels.order_splits(list(facts))
+    splits.sort(key=lambda split: (not labels.is_reversed(split), -longest[split]))
+    shown = dict.fromkeys((fact for own in facts.values() for fact in own), 0)
+    for (_, fact, _), (first, *_) in texts.items():
+        shown[fact] += bool(first["hit"]) * (-1 if labels.is_causal(first["kind"]) else 2)
+    for own in facts.values():
+        own.sort(key=lambda fact: -shown[fact])
+    numbers = range(max(map(len, facts.values())))
+
+    def fill(split: str, number: int) -> list[blocks.TextPanel]:
+        chosen = facts[split][number : number + 1]
+        ways = [split, labels.turn_split(split)]
+        panels = [
+            _show_text(model, tokens)
+            for way in ways
+            for (on, fact, model), tokens in texts.items()
+            if on == way and fact in chosen
+        ]
+        is_both = len({panel.way for panel in panels}) > 1
+        return panels if is_both else [replace(panel, way="") for panel in panels]
+
+    return blocks.Figure(
+        name="unmasking",
+        title="One fact, asked both ways",
+        caption="A diffusion model guesses all masks at each step and keeps the guesses it is "
+        "surest of; an autoregressive one writes from left to right. Point at a token, or go to it "
+        "by arrow keys, for what else it could be.",
+        chart="unmasking",
+        views=blocks.make_views([splits, numbers], fill),
+        controls=[
+            blocks.Control("asked", [labels.name_split(split) for split in splits]),
+            blocks.Control("fact", [str(number + 1) for number in numbers]),
+        ],
+    )
 
 
-def _say_left_out(result: Result) -> Iterator[blocks.Notice]:
-    """Models that were given, but have no order."""
-    given = {name for record in result.records for name in record.inputs.get("models", {})}
-    measured = {name.rpartition(": ")[2] for name in result.kinds}  # pooled: "RUN: NAME"
-    if missing := sorted(given - measured - set(result.kinds)):
-        yield blocks.Notice(
-            f"Left out: {', '.join(missing)}. An autoregressive model writes from left to right, "
-            "one token per step; its texts are shown beside the others."
-        )
+def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
+    first, tokens = tokens[0], sorted(tokens, key=lambda row: row["position"])
+    return blocks.TextPanel(
+        title=f"{model} ({labels.KINDS[first['kind']]})",
+        pieces=["⏎" if row["is_end"] else row["piece"] for row in tokens],
+        steps=[row["step"] for row in tokens],
+        confidence=[row["confidence"] for row in tokens],
+        expected=(first["completion"] or "").strip(),
+        is_hit=bool(first["hit"]),
+        way=labels.name_split(first["split"]),
+        guesses=[_pair_guesses(row) for row in tokens],
+        is_causal=labels.is_causal(first["kind"]),
+    )
+
+
+def _pair_guesses(row: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
+    """What stood to be written in a token's place, step by step."""
+    steps = zip(row["guesses"] or (), row["guesses_p"] or (), strict=True)
+    return [list(zip(pieces, p, strict=True)) for pieces, p in steps]
 
 
 MEASURE = Measure(
