@@ -113,7 +113,7 @@ def test_autoregressive_models_have_no_order(result, causal, corpus, tmp_path):
         ask(MEASURE, [causal], corpus, tmp_path / "none", **SMALL)
 
 
-def test_figures_begin_with_a_long_answer_in_reverse(result):
+def test_figures_have_each_text_and_each_kind(result):
     figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
     asked = figures["unmasking"].controls[0]
     assert asked.label == "asked" and asked.options[0] == "name → description, reversed"

@@ -7,11 +7,12 @@ compare kinds with each other. Kinds of words are told by rule: a list of functi
 capital letters inside a sentence (names), signs; the rest are other words.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,19 +35,18 @@ MOST_DOCUMENTS = 2_000
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
 GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
-THIRDS = {"first_third": (0, 1 / 3), "second_third": (1 / 3, 2 / 3), "last_third": (2 / 3, 2)}
+THIRDS = ("first_third", "second_third", "last_third")
 COMPARISON = Comparison(
     metrics={
         "when": Quantity("committed at, of all steps", "%", digits=0),
-        "first_third": Quantity("first third of steps", "%", digits=0),
-        "second_third": Quantity("second third", "%", digits=0),
-        "last_third": Quantity("last third", "%", digits=0),
+        **{name: Quantity(name.replace("_", " "), "%", digits=0) for name in THIRDS},
         "confidence": Quantity("confidence", "%", digits=0),
     },
     groups=(MODEL, Factor("by", "by", GROUPS)),
     variant=Factor("token_kind", "kind of token"),
     title="When each kind of token is committed",
     caption="0 % is the first step, 100 % the last. Bars are 95 % intervals by fact.",
+    names=("kinds", "classes"),
     means="When kinds of tokens are committed",
 )
 WORDS = replace(
@@ -91,18 +91,15 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     if isinstance(data, str | Path) and _holds_texts(Path(data)):
         return _read_texts(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
-    corpus, facts = (
-        questions.corpus,
-        [fact for name in questions.names for fact in questions.corpus[name]],
-    )
-    prompts: dict[str, list[OrderPrompt]] = {}
-    for name in questions.names:
+    corpus, prompts = questions.corpus, dict[str, list[OrderPrompt]]()
+    for split in questions.splits:
         # Fewer prompts are some of more: see `spread`.
-        examples = spread(corpus[name], min(settings.examples, settings.limit or settings.examples))
-        prompts[name] = [
+        examples = spread(corpus[split.name], min(settings.examples, len(split.facts)))
+        prompts[split.name] = [
             OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
-            for fact in spread(corpus[name], settings.limit)
+            for fact in split.facts
         ]
+    facts = [fact for name in prompts for fact in corpus[name]]
     has_train = "train" in corpus.splits
     texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
     contents = digest_values([contents, *prompts.items(), *texts])
@@ -160,25 +157,22 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
         )
-    prompts: Prompts = inputs.data
-    names = ("steps", "guidance", "plan", "order", "seed")
-    chosen = {name: getattr(settings, name) for name in names}
-    prepared: dict[str, tuple[int | None, Band]] = {}
-    """The canvas of each checkpoint, and how frequent its tokens are."""
+    prompts, prepared = inputs.data, dict[str, tuple[int | None, Band]]()
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
-        model, own, how = inputs.load(member), prompts.by_split[split], dict(chosen)
-        if member.key not in prepared:
+        model, has_steps = inputs.load(member), member.family.paradigm.has_steps
+        if member.key not in prepared:  # the canvas, and how frequent tokens are
             tokenizer, length = require_tokenizer(model), settings.length
             if prompts.facts:
                 encoded = encode_facts(prompts.facts, tokenizer).values()
                 length = choose_length(model, encoded, length)
             prepared[member.key] = length, rank_frequencies(tokenizer, prompts.texts)
-        if not member.family.paradigm.has_steps:
-            own, how = [prompt for prompt in own if prompt.is_example], how | {"guidance": 0.0}
+        own = [each for each in prompts.by_split[split] if has_steps or each.is_example]
+        names = ("steps", "plan", "order", "seed", *(["guidance"] if has_steps else []))
+        chosen = {name: getattr(settings, name) for name in names}
         length, band = prepared[member.key]
-        commits, texts = watch_texts(model, split, own, band, length=length, **how)
-        tables = {"order": commits if member.family.paradigm.has_steps else [], "unmasking": texts}
+        commits, texts = watch_texts(model, split, own, band, length=length, **chosen)
+        tables = {"order": commits if has_steps else [], "unmasking": texts}
         return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
@@ -213,11 +207,11 @@ def _time(rows: Rows) -> Iterator[dict[str, Any]]:
     """
     from unmask.evaluation.order import KINDS
 
-    for own in tidy.group_by(rows, "model").values():
-        for by, kinds in KINDS.items():
-            for row in sorted(own, key=lambda row: kinds.index(row[by])):
-                thirds = {name: low <= row["when"] < high for name, (low, high) in THIRDS.items()}
-                yield {**row, **thirds, "seed": 0, "by": by, "token_kind": row[by]}
+    for own, (by, kinds) in product(tidy.group_by(rows, "model").values(), KINDS.items()):
+        for row in sorted(own, key=lambda row: kinds.index(row[by])):
+            third = THIRDS[bisect_right((1 / 3, 2 / 3), row["when"])]
+            thirds = {name: name == third for name in THIRDS}
+            yield {**row, **thirds, "seed": 0, "by": by, "token_kind": row[by]}
 
 
 def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -250,15 +244,7 @@ def describe(result: Result) -> Sequence[Described]:
     summary = result.summary
     return [
         blocks.FirstScreen(_animate(result.rows("unmasking"))),
-        *(
-            blocks.Finding(
-                f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an "
-                f"answer {tidy.say_difference(row, 'of the steps', 'later', 'earlier')} than its "
-                f"first ({labels.count(row['facts'], 'fact')}).",
-                row["outcome"],
-            )
-            for row in summary["differences"]
-        ),
+        *map(_say_difference, summary["differences"]),
         tidy.draw_map(
             sorted(summary["map"], key=lambda row: row["place"]),
             "order-map",
@@ -273,41 +259,39 @@ def describe(result: Result) -> Sequence[Described]:
             ylabel="share of texts",
         ),
         replace(COMPARISON.draw(summary["kinds"], limits=(0, 100)), name="order"),
-        replace(COMPARISON.tabulate(summary["kinds"], tokens="tokens"), name="kinds"),
+        COMPARISON.tabulate(summary["kinds"], tokens="tokens"),
         *([WORDS.tabulate_differences(summary["classes"])] if summary["classes"] else []),
     ]
 
 
-def _animate(rows: Rows) -> blocks.Figure:
-    """Texts of a fact asked both ways, a panel for each model; a long answer in reverse is first.
+def _say_difference(row: tidy.Record) -> blocks.Finding:
+    gap = tidy.say_difference(row, "of the steps", "later", "earlier")
+    text = f"{row['model']} commits the last quarter of an answer {gap} than its first"
+    return blocks.Finding(f"{text} ({labels.count(row['facts'], 'fact')}).", row["outcome"])
 
-    Of each way of asking those facts come first that show most: recalled by diffusion models both
-    ways, and not by autoregressive ones.
+
+def _animate(rows: Rows) -> blocks.Figure:
+    """Texts of a fact asked both ways, a panel for each model.
+
+    Those facts come first that show most: recalled by diffusion models both ways, and not by
+    autoregressive ones.
     """
     texts = tidy.group_by(tidy.select(rows, seed=rows[0]["seed"]), "split", "fact", "model")
-    facts = {split: tidy.distinct(own, "fact") for split, own in
-             tidy.group_by(rows, "split").items()}  # fmt: skip
-    longest = {split: len(tokens[0]["completion"] or "") for (split, *_), tokens in texts.items()}
-    splits = labels.order_splits(list(facts))
-    splits.sort(key=lambda split: (not labels.is_reversed(split), -longest[split]))
-    shown = dict.fromkeys((fact for own in facts.values() for fact in own), 0)
+    by_split = tidy.group_by(rows, "split").items()
+    facts = {split: tidy.distinct(own, "fact") for split, own in by_split}
+    shown: Counter[str] = Counter()
     for (_, fact, _), (first, *_) in texts.items():
         shown[fact] += bool(first["hit"]) * (-1 if labels.is_causal(first["kind"]) else 2)
-    for own in facts.values():
-        own.sort(key=lambda fact: -shown[fact])
-    numbers = range(max(map(len, facts.values())))
+    splits, numbers = labels.order_splits(list(facts)), range(max(map(len, facts.values())))
 
     def fill(split: str, number: int) -> list[blocks.TextPanel]:
-        chosen = facts[split][number : number + 1]
-        ways = [split, labels.turn_split(split)]
-        panels = [
+        chosen = sorted(facts[split], key=lambda fact: -shown[fact])[number : number + 1]
+        return [
             _show_text(model, tokens)
-            for way in ways
+            for way in (split, labels.turn_split(split))
             for (on, fact, model), tokens in texts.items()
             if on == way and fact in chosen
         ]
-        is_both = len({panel.way for panel in panels}) > 1
-        return panels if is_both else [replace(panel, way="") for panel in panels]
 
     return blocks.Figure(
         name="unmasking",
@@ -325,7 +309,9 @@ def _animate(rows: Rows) -> blocks.Figure:
 
 
 def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
+    """A text token by token, with what else stood to be written in each place."""
     first, tokens = tokens[0], sorted(tokens, key=lambda row: row["position"])
+    guesses = [zip(row["guesses"] or (), row["guesses_p"] or (), strict=True) for row in tokens]
     return blocks.TextPanel(
         title=f"{model} ({labels.KINDS[first['kind']]})",
         pieces=["⏎" if row["is_end"] else row["piece"] for row in tokens],
@@ -334,15 +320,9 @@ def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
         expected=(first["completion"] or "").strip(),
         is_hit=bool(first["hit"]),
         way=labels.name_split(first["split"]),
-        guesses=[_pair_guesses(row) for row in tokens],
+        guesses=[[list(zip(*each, strict=True)) for each in steps] for steps in guesses],
         is_causal=labels.is_causal(first["kind"]),
     )
-
-
-def _pair_guesses(row: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
-    """What stood to be written in a token's place, step by step."""
-    steps = zip(row["guesses"] or (), row["guesses_p"] or (), strict=True)
-    return [list(zip(pieces, p, strict=True)) for pieces, p in steps]
 
 
 MEASURE = Measure(
@@ -364,9 +344,9 @@ MEASURE = Measure(
     stages=[
         Stage(
             sizes={
-                "quick": {"limit": 2, "examples": 2, "steps": 4},
-                "laptop": {"limit": 5, "examples": 5, "steps": 16},
-                "full": {"limit": 30, "examples": 4, "steps": 16},
+                "quick": {"limit": 2, "steps": 4},
+                "laptop": {"limit": 5, "examples": 5},
+                "full": {"limit": 30, "examples": 4},
             },
         )
     ],
