@@ -127,7 +127,7 @@ def test_a_stopped_run_is_resumed_and_answers_are_scored_once(
         ask(MEASURE, families, corpus, tmp_path / "cut", **SMALL)
     cut = read_result(tmp_path / "cut")
     assert not cut.is_complete and len(cut.rows()) == 3 * 2 * 5
-    assert "cut short" in show(cut) and "recalls 0 %" in show(cut)
+    assert "cut short" in show(cut) and "mdm 0 %" in show(cut)
     resumed = ask(MEASURE, families, corpus, tmp_path / "cut", **SMALL)
     assert without_seconds(resumed) == without_seconds(expected)
     before = len(calls)
@@ -160,7 +160,6 @@ def test_prompts_without_a_control_are_left_out_of_its_numbers(masked, corpus, t
     assert find(result, "mdm", "p2d_reverse", 3)["prompts"] == prompts
     assert find(result, "mdm", "p2d_reverse" + CONTROL, 3)["prompts"] == prompts - 1
     assert find(result, "mdm", "p2d_reverse", 3, "beats_control")["prompts"] == prompts - 1
-    assert "no control (1 of description → name, reversed)" in show(result)
 
 
 def test_runs_of_other_steps_and_prompts_are_compared_on_what_they_share(
@@ -178,8 +177,9 @@ def test_runs_of_other_steps_and_prompts_are_compared_on_what_they_share(
         assert cell["mean"] == find(few, model, cell["split"], 2)["mean"]
     assert len(pooled.summary["pairs"]) == 6 * 4 * 2, "two rules of each way of asking"
     (notice,) = (block for block in pooled.section.blocks if isinstance(block, Notice))
-    assert "the 8 prompts that all of them asked; left out: the step counts 1, 3" in notice.text
-    assert "4 prompts that only some have" in notice.text and show(pooled)
+    assert "the 8 prompts that all of them asked; left out: 4 prompts and the step counts 1, 3" in (
+        notice.text
+    )
     # Equal runs leave nothing out, and a run of causal models alone has no steps to share.
     same = pool_results([few, ask(MEASURE, [causal], corpus, tmp_path / "ar", limit=2, **how)])
     assert "left_out" not in same.summary
@@ -205,11 +205,10 @@ def test_own_facts_and_one_model_alone(masked, causal, corpus, tmp_path):
     facts = corpus["d2p_same"][:3]
     result = ask(MEASURE, [masked], facts, tmp_path / "own", steps=(1, 3))
     assert {row["split"] for row in result.rows()} == {"own"} and not result.summary["pairs"]
-    assert "mdm (diffusion) recalls 100 %" in show(result)
-    assert "published" not in show(result).lower() and "reversal curse" not in show(result)
+    assert "mdm: 100 %" in show(result) and "published" not in show(result).lower()
     twin = ask(MEASURE, [causal], corpus, tmp_path / "ar", **SMALL | {"limit": 2})
     assert {row["steps"] for row in twin.summary["cells"]} == {None}
-    assert "ar (autoregressive) recalls 0 %" in show(twin) and not twin.section.numbers
+    assert "ar 0 %; ar, shuffled 0 %" in show(twin) and not twin.section.numbers
     plain = ask(MEASURE, [masked], corpus, tmp_path / "plain", **SMALL, controls=False)
     assert not any(row["split"].endswith(CONTROL) for row in plain.rows())
     assert plain.summary["controls"] == [] and plain.section.blocks[0].outcome == "not measured"
@@ -242,8 +241,8 @@ def test_guidance_of_several_strengths(masked, causal, corpus, tmp_path):
     }  # fmt: skip
     (gap,) = select(result.summary["pairs"], one="mdm, guidance 0", other="mdm, guidance 0.8",
                     steps=3, metric="hit")  # fmt: skip
-    assert gap["mean"] == 0 and "With guidance 0 instead of guidance 0.8" in show(result)
-    assert "mdm, guidance 0 (diffusion)" in result.section.blocks[0].text, "where traces are made"
+    assert gap["mean"] == 0
+    assert "mdm, guidance 0 100 %" in result.section.blocks[0].text, "where traces are made"
     assert find(result, "mdm, guidance 0", "p2d_reverse", 3)["mean"] == 1
     read = read_result(tmp_path)
     assert read.settings.strengths == (0.0, 0.8) and read.section == result.section
@@ -283,7 +282,6 @@ def test_steps_are_counted_per_token_of_the_answer(both):
     assert budget["tokens"] == tokens and budget["per_token"] == pytest.approx(3 / tokens)
     (budget,) = select(result.summary["budgets"], model="ar", split="d2p_same")
     assert budget["steps"] is budget["per_token"] is None
-    assert "Steps per token of the answer" in show(result)
 
 
 def test_strategies_of_ones_own(masked, corpus, tmp_path):

@@ -157,7 +157,8 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
         )
-    prompts, prepared = inputs.data, dict[str, tuple[int | None, Band]]()
+    prompts: Prompts = inputs.data
+    prepared: dict[str, tuple[int | None, Band]] = {}
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
         model, has_steps = inputs.load(member), member.family.paradigm.has_steps

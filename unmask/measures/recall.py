@@ -151,8 +151,12 @@ def pool(results: Sequence[Result]) -> Tables:
     more, further = set.union(*prompts) - shared, set().union(*counts) - steps
     if not more and not further:
         return pooled
-    left_out = {"steps": _list_steps(further), "prompts": len(more), "shared": len(shared)}
-    return pooled | {"left_out": pyarrow.Table.from_pylist([left_out])}
+    text = (
+        f"The runs are compared on the {labels.count(len(shared), 'prompt')} that all of them "
+        f"asked; left out: {labels.count(len(more), 'prompt')}"
+        f"{f' and the step counts {_list_steps(further)}' if further else ''} that only some have."
+    )
+    return pooled | {"left_out": pyarrow.Table.from_pylist([{"text": text}])}
 
 
 def _list_steps(steps: set[int]) -> str:

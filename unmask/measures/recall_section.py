@@ -93,7 +93,7 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         *(_head(pair) if findings[0].is_clear else ()),
         blocks.FirstScreen(_draw_ways(answers)),
         *findings,
-        *_say_left_out(summary),
+        *(blocks.Notice(row["text"]) for row in summary.get("left_out", ())),
         *([draw_curves([*headline, *published])] if has_curves else ()),
         _show_example(summary["example"]),
         _tabulate(sorted(last, key=lambda cell: list(ENDINGS).index(cell["ending"]))),
@@ -140,11 +140,12 @@ def _list_published(result: "Result", cells: Rows) -> Rows:
 def _choose_pair(cells: Rows) -> Rows:
     """A diffusion model at the least guidance, and an autoregressive one; without one another
     diffusion model at the same guidance, where there is one."""
-    first, *others = sorted(
+    ranked = sorted(
         cells, key=lambda cell: (labels.is_causal(cell["kind"]), cell["guidance"] or 0.0)
     )
-    causal = [cell for cell in others if labels.is_causal(cell["kind"])]
-    return [first, *(causal or tidy.select(others, guidance=first["guidance"]))[:1]]
+    causal = [cell for cell in ranked[1:] if labels.is_causal(cell["kind"])]
+    alike = [cell for cell in ranked[1:] if cell["guidance"] == ranked[0]["guidance"]]
+    return [*ranked[:1], *(causal or alike)[:1]]
 
 
 def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Finding]:
@@ -152,48 +153,37 @@ def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Fin
     than another, or than its control."""
     near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
     for split in near[:2] or splits[:1]:
-        (rule, *_) = tidy.distinct(tidy.select(last, split=split, is_headline=True), "metric")
+        rule = tidy.select(last, split=split, is_headline=True)[0]["metric"]
         for metric in (rule, BESIDE[rule]):
             means = tidy.select(last, split=split, metric=metric)
-            first, *others = _choose_pair(tidy.select(means, ending="")) if means else [{}]
-            control = others[0]["name"] if others else f"{first.get('name')}{ENDINGS[CONTROL]}"
-            own = tidy.select(
-                gaps, split=split, metric=metric, name=first.get("name"), minus=control
-            )
+            pair = _choose_pair(tidy.select(means, ending=""))
+            names = [cell["name"] for cell in pair]
+            names += [name + ENDINGS[CONTROL] for name in names]  # of one model alone its control
+            own = tidy.select(gaps, split=split, metric=metric)
+            own = [row for row in own if [row["name"], row["minus"]] == names[:2]]
             if own:
-                told = replace(RECALL, compared=[metric], against=[(first["name"], control)])
+                told = replace(RECALL, compared=[metric], against=[names[:2]])
                 yield from told.state({"matches": means, "differences": own})
             elif metric == rule:
                 told = replace(RECALL, chance={metric: 0.0})
-                yield from told.state({"matches": [{**first, "outcome": "not measured"}]})
+                yield from told.state({"matches": [{**pair[0], "outcome": "not measured"}]})
 
 
 def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
     """What a stranger understands of two models in reverse, and recall in numbers."""
-    is_reversed, is_alike = labels.is_reversed(cells[0]["split"]), len(cells) == 2
-    is_alike = cells[0]["kind"] == cells[-1]["kind"]
-    names = [c["model"] if is_alike else f"the {labels.KINDS[c['kind']]} model" for c in cells]
+    is_reversed, kinds = labels.is_reversed(cells[0]["split"]), tidy.distinct(cells, "kind")
     if len(cells) == 2 and is_reversed:
-        shares = [tidy.say_share(cell["mean"]) for cell in cells]
-        one, other = (f"{name} recalls {share}" for name, share in zip(names, shares, strict=True))
-        yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {one}, {other}")
+        names = [f"the {labels.KINDS[kind]} model" for kind in kinds]
+        names = names if len(names) == 2 else [cell["model"] for cell in cells]
+        one, other = (tidy.say_share(cell["mean"]) for cell in cells)
+        story = f"{names[0]} recalls {one}, {names[1]} recalls {other}"
+        yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {story}")
     for cell in cells:
         value, _, ends = tidy.say(cell, "%").partition(" [")
         note = f"[{ends} {cell['model']}, {tidy.name_asked(cell)}"
         note += f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
         lead = f"recalled{' in reverse' if is_reversed else ''}, {labels.KINDS[cell['kind']]}"
         yield blocks.Number(lead, value, note)
-
-
-def _say_left_out(summary: Any) -> Iterator[blocks.Notice]:
-    """What runs that are drawn together do not share."""
-    for row in summary.get("left_out", ()):
-        parts = [f"the step counts {row['steps']}"] if row["steps"] else []
-        parts += [labels.count(row["prompts"], "prompt")] if row["prompts"] else []
-        yield blocks.Notice(
-            f"The runs are compared on the {labels.count(row['shared'], 'prompt')} that all of "
-            f"them asked; left out: {' and '.join(parts)} that only some have."
-        )
 
 
 def _draw_ways(answers: Rows) -> blocks.Figure:
