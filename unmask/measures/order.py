@@ -45,7 +45,6 @@ COMPARISON = Comparison(
     groups=(MODEL, Factor("by", "by", GROUPS)),
     variant=Factor("token_kind", "kind of token"),
     title="When each kind of token is committed",
-    caption="0 % is the first step, 100 % the last. Bars are 95 % intervals by fact.",
     names=("kinds", "classes"),
     means="When kinds of tokens are committed",
 )
@@ -54,8 +53,7 @@ WORDS = replace(
     groups=(MODEL,),
     variant=Factor("word", "words"),
     compared=("when",),
-    differences="When words are committed, compared with other words (neither function words nor "
-    "names); + is later",
+    differences="When words are committed, compared with other words; + is later",
 )
 
 
@@ -99,8 +97,7 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
             OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
             for fact in split.facts
         ]
-    facts = [fact for name in prompts for fact in corpus[name]]
-    has_train = "train" in corpus.splits
+    facts, has_train = [fact for name in prompts for fact in corpus[name]], "train" in corpus.splits
     texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
     contents = digest_values([contents, *prompts.items(), *texts])
     return Prompts(prompts, facts, texts), source, contents
@@ -157,7 +154,7 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
         )
-    prompts: Prompts = inputs.data
+    prompts = inputs.data
     prepared: dict[str, tuple[int | None, Band]] = {}
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
@@ -183,20 +180,17 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
 
 def summarise(tables: Tables, settings: OrderSettings) -> Summary:
     """When kinds of tokens come, the order map, whether writing goes from left to right."""
-    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER
+    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER, PLACES
 
     rows, seed = tables["order"].to_pylist(), settings.seed
-    quarters = {"place": "last quarter"}, {"place": "first quarter"}
     return {
-        "kinds": [
-            row | {"tokens": row["prompts"]} for row in COMPARISON.average(list(_time(rows)))
-        ],
+        "kinds": [row | {"tokens": row["prompts"]} for row in COMPARISON.average([*_time(rows)])],
         "map": list(_count_steps(rows)),
-        "differences": list(_compare(rows, *quarters, seed)),
+        "differences": list(_compare(rows, "place", PLACES[-1], PLACES[0], seed)),
         "classes": [
             row | {"word": word, "minus": OTHER, "metric": "when"}
             for word in (FUNCTION, NAME, NUMBER)
-            for row in _compare(rows, {"word": word}, {"word": OTHER}, seed)
+            for row in _compare(rows, "word", word, OTHER, seed)
         ],
     }
 
@@ -230,12 +224,10 @@ def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
                 yield cell | {"share": counts[step] / len(tokens), "texts": len(tokens)}
 
 
-def _compare(
-    rows: Rows, which: Mapping[str, str], others: Mapping[str, str], seed: int
-) -> Iterator[dict[str, Any]]:
+def _compare(rows: Rows, column: str, one: str, other: str, seed: int) -> Iterator[dict[str, Any]]:
     """How much later some tokens of each model come than others, by fact."""
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        sides = (tidy.select(own, **values) for values in (which, others))
+        sides = (tidy.select(own, **{column: each}) for each in (one, other))
         if difference := compare_means(*sides, "when", seed):
             yield {"model": model, "kind": kind} | add_outcome(vars(difference))
 

@@ -195,7 +195,7 @@ def summarise(tables: Tables, settings: QualitySettings) -> Summary:
     """Means by model, sampler and steps; values of all texts together; whose kin the judge is."""
     rows = list(_average_calls(tables["quality"].to_pylist()))
     means = COMPARISON.average(rows, "steps", "calls")
-    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_tell_kinship(rows))}
+    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_join_kinship(rows))}
 
 
 def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -210,7 +210,7 @@ def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
         yield from ({**row, "calls": calls} for row in own)
 
 
-def _tell_kinship(rows: Rows) -> Iterator[dict[str, Any]]:
+def _join_kinship(rows: Rows) -> Iterator[dict[str, Any]]:
     """What records say of each model and the judge."""
     for model, own in tidy.group_by(rows, "model").items():
         is_apart = all(row["is_apart"] for row in own)

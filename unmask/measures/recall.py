@@ -126,10 +126,12 @@ def pool(results: Sequence[Result]) -> Tables:
     from unmask.measures.runner import pool_tables
 
     table = pool_tables(results)["recall"]
-    found = [find_row_groups(each.tables["recall"], "split", "prompt", "steps") for each in results]
-    prompts = [{key[:2] for key in each if is_asked(key[0])} for each in found]
+    askings = [
+        find_row_groups(each.tables["recall"], "split", "prompt", "steps") for each in results
+    ]
+    prompts = [{key[:2] for key in each if is_asked(key[0])} for each in askings]
     # A run of causal models alone has no steps.
-    counts = [steps for each in found if (steps := {key[2] for key in each} - {None})]
+    counts = [steps for each in askings if (steps := {key[2] for key in each} - {None})]
     shared, steps = set.intersection(*prompts), set.intersection(*(counts or [set()]))
     names = " and ".join(name_folders([result.folder for result in results]))
     if not shared:

@@ -129,9 +129,9 @@ def _list_published(result: "Result", cells: Rows) -> Rows:
     if not all(source.startswith("reversal-curse files") for source in sources):
         return []
     shown = {"model": "published", "name": "published", "ending": None, "kind": "masked"}
-    shown |= {"metric": "hit", "low": math.nan, "high": math.nan}
+    ends = {"metric": "hit", "low": math.nan, "high": math.nan}
     return [
-        shown | {"split": split, "steps": steps, "mean": share / 100}
+        shown | ends | {"split": split, "steps": steps, "mean": share / 100}
         for split, steps in tidy.distinct(tidy.select(cells, metric="hit"), "split", "steps")
         if (share := PUBLISHED.get(split, {}).get(steps)) is not None
     ]
@@ -149,8 +149,8 @@ def _choose_pair(cells: Rows) -> Rows:
 
 
 def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Finding]:
-    """Of both reversed ways, by their rule and the one beside it: how much more one model recalls
-    than another, or than its control."""
+    """How much more one model recalls than another, or than its control: in both reversed ways, by
+    the rule that is told first and the one beside it."""
     near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
     for split in near[:2] or splits[:1]:
         rule = tidy.select(last, split=split, is_headline=True)[0]["metric"]
@@ -162,11 +162,11 @@ def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Fin
             own = tidy.select(gaps, split=split, metric=metric)
             own = [row for row in own if [row["name"], row["minus"]] == names[:2]]
             if own:
-                told = replace(RECALL, compared=[metric], against=[names[:2]])
-                yield from told.state({"matches": means, "differences": own})
+                compared = replace(RECALL, compared=[metric], against=[names[:2]])
+                yield from compared.state({"matches": means, "differences": own})
             elif metric == rule:
-                told = replace(RECALL, chance={metric: 0.0})
-                yield from told.state({"matches": [{**pair[0], "outcome": "not measured"}]})
+                compared = replace(RECALL, chance={metric: 0.0})
+                yield from compared.state({"matches": [{**pair[0], "outcome": "not measured"}]})
 
 
 def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
@@ -226,7 +226,7 @@ def _show_example(rows: Rows) -> blocks.Table:
     """What each model wrote after one prompt."""
     prompt, answer = (rows[0][name].strip() for name in ("prompt", "completion"))
     caption = f"An example, chosen for what it shows ({tidy.name_asked(rows[0])}): “{prompt} …”"
-    columns: dict[str, tidy.Get] = {
+    columns: dict[str | Column, tidy.Get] = {
         "model": "model",
         "text": lambda row: shorten(row["generation"], 160, placeholder="…") or "(nothing)",
         "contained": lambda row: "yes" if row["hit"] else "no",
@@ -263,15 +263,19 @@ def _tabulate(rows: Rows, metrics: Mapping[str, Quantity] = RULES, **changes: An
 
 def _fold_details(summary: Any, last: Rows, gaps: Rows) -> Iterator[blocks.Fold]:
     """Recall by phrasing, other metrics, and differences."""
-    if templates := keep_last(summary["templates"], "model", "split"):
-        phrased = {"groups": (ASKED, Factor("template", "phrasing")), "names": ("templates", "")}
-        phrased |= {"means": "Answers recalled by phrasing, at the most steps", "most": 60}
-        table = _tabulate([_name_texts(row) for row in templates], **phrased)
+    if templates := [_name_texts(row) for row in keep_last(summary["templates"], "model", "split")]:
+        table = _tabulate(
+            templates,
+            groups=(ASKED, Factor("template", "phrasing")),
+            names=("templates", ""),
+            means="Answers recalled by phrasing, at the most steps",
+            most=60,
+        )
         yield blocks.Fold("By phrasing", [table])
     others = {name: metric for name, metric in METRICS.items() if name not in RULES}
     means = f"Other metrics, at the most steps. BLEU: {summary['method'][0]['bleu']}"
     table = _tabulate(last, others, names=("metrics", ""), means=means)
     yield blocks.Fold("Other metrics", [table])
     if gaps:
-        told = replace(RECALL, compared=tidy.distinct(gaps, "metric"))
-        yield blocks.Fold("Differences", [told.tabulate_differences(gaps)])
+        compared = replace(RECALL, compared=tidy.distinct(gaps, "metric"))
+        yield blocks.Fold("Differences", [compared.tabulate_differences(gaps)])

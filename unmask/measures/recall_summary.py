@@ -141,8 +141,8 @@ class Groups:
         self.guidance: dict[str, float | None] = {}
         self.places: dict[Asking, list[int]] = {}
         models = [model for model, _ in find_row_groups(table, "model", "guidance")]
-        found = find_row_groups(table, "model", "guidance", "kind", "split", "steps")
-        for (model, guidance, kind, split, steps), at in found.items():
+        groups = find_row_groups(table, "model", "guidance", "kind", "split", "steps")
+        for (model, guidance, kind, split, steps), at in groups.items():
             name = f"{model}, guidance {guidance:g}" if models.count(model) > 1 else model
             self.kinds[name], self.guidance[name] = kind, guidance
             self.places[name, split, steps] = at
