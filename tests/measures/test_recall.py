@@ -10,7 +10,7 @@ from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.base.config import SettingsError
-from unmask.blocks.blocks import Notice
+from unmask.blocks.blocks import Notice, Table
 from unmask.blocks.tidy import select
 from unmask.data.corpus import TESTS, Corpus
 from unmask.data.sources import read_corpus_folder
@@ -272,6 +272,10 @@ def test_controls_that_came_with_the_data_are_named(masked, berglund, tmp_path):
     assert ("d2p_same", "beats_file") not in metrics
     text = show(result)
     assert "mdm, Berglund's shuffled file" in text and "trained both ways" in text
+    tables = [block for block in result.section.walk() if isinstance(block, Table)]
+    for table in (each for each in tables if each.name in ("matches", "metrics")):
+        named = [tuple(row.values[:2]) for row in table.rows]
+        assert len(set(named)) == len(named) >= 6
 
 
 def test_steps_are_counted_per_token_of_the_answer(both):

@@ -51,14 +51,6 @@ RECALL = Comparison(
     differences="Differences, paired by fact",
     most=32,
 )
-COUNTS: dict[str, tidy.Get] = {
-    "prompts": "prompts",
-    "training runs": lambda row: (
-        row["seeds"]
-        if row["openings"] == 1
-        else f"{row['seeds']} from {row['openings']} adaptations"
-    ),
-}
 WAYS = Comparison(
     metrics={"recalled": Quantity("recalled", "%")},
     groups=(ASKED,),
@@ -225,13 +217,14 @@ def draw_curves(cells: Rows) -> blocks.Figure:
 def _show_example(rows: Rows) -> blocks.Table:
     """What each model wrote after one prompt."""
     prompt, answer = (rows[0][name].strip() for name in ("prompt", "completion"))
-    caption = f"An example, chosen for what it shows ({tidy.name_asked(rows[0])}): “{prompt} …”"
+    asked = tidy.name_asked(rows[0])
+    caption = f"An example, chosen for what it shows ({asked}): after “{prompt} …” comes “{answer}”"
     columns: dict[str | Column, tidy.Get] = {
         "model": "model",
         "text": lambda row: shorten(row["generation"], 160, placeholder="…") or "(nothing)",
         "contained": lambda row: "yes" if row["hit"] else "no",
     }
-    return tidy.tabulate("example", f"{caption} True: “{answer}”", rows, columns)
+    return tidy.tabulate("example", caption, rows, columns)
 
 
 def _tabulate_steps(cells: Rows, splits: Sequence[str]) -> blocks.Table:
@@ -258,7 +251,13 @@ def _tabulate(rows: Rows, metrics: Mapping[str, Quantity] = RULES, **changes: An
     """Means, a column for each metric that was measured."""
     measured = tidy.distinct(rows, "metric")
     shown = {name: metric for name, metric in metrics.items() if name in measured}
-    return replace(RECALL, metrics=shown, **changes).tabulate(rows, **COUNTS)
+    runs = {"training runs": _count_runs}
+    return replace(RECALL, metrics=shown, **changes).tabulate(rows, **runs)
+
+
+def _count_runs(cell: tidy.Record) -> str:
+    several = f" from {cell['openings']} adaptations" if cell["openings"] > 1 else ""
+    return f"{cell['seeds']}{several}"
 
 
 def _fold_details(summary: Any, last: Rows, gaps: Rows) -> Iterator[blocks.Fold]:
