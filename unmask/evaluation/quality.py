@@ -128,17 +128,18 @@ def draw_texts(
         rows, numbers = [given[i] for i in batch], [copies[i] for i in batch]
         drawn = draw_rows(model, rows, Sampling(**settings), numbers)
         texts = []
-        for text, row, size, ids in zip(
-            drawn.texts or [], drawn.tokens.tolist(), drawn.lengths.tolist(), rows, strict=True
-        ):
+        written = drawn.texts or []
+        columns = written, drawn.tokens.tolist(), drawn.lengths.tolist(), rows
+        for text, row, size, ids in zip(*columns, strict=True):
             # A text begins after the token that stands for nothing before it.
             first = len(opening) if ids == opening else model.count_beginning(ids)
             tokens = row[first:size]
+            tokens = tokens[: tokens.index(end)] if end in tokens else tokens
             if ids == opening:
-                text = _decode(model, tokens, end)
+                text = tokenizer.decode(tokens)
             calls = passes * drawn.calls
             flops = count_drawing_flops(model, length, len(ids), calls)
-            texts.append(DrawnText(text, _cut(tokens, end), calls, flops))
+            texts.append(DrawnText(text, tokens, calls, flops))
         return texts
 
     most = fit_rows(model, count_row_bytes(model, length, length, passes))
@@ -157,15 +158,6 @@ def count_drawing_flops(model: Model, length: int, prompt: int, calls: int) -> i
     if model.paradigm.has_steps:
         return calls * count_flops(config, length)
     return count_flops(config, prompt + calls - 1, calls)
-
-
-def _cut(tokens: list[int], end: int) -> list[int]:
-    return tokens[: tokens.index(end)] if end in tokens else tokens
-
-
-def _decode(model: Model, tokens: list[int], end: int) -> str:
-    assert model.tokenizer is not None
-    return model.tokenizer.decode(_cut(tokens, end))
 
 
 def require_causal(name: str, paradigm: Paradigm) -> None:
