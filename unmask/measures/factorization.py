@@ -16,7 +16,7 @@ than six facts are recalled otherwise than most are, nothing is called clear.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.recall_summary import keep_last
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.results.comparison import KIND, MODEL, Comparison, Quantity
-from unmask.results.summaries import mark_outcome, name_outcome
+from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Quantity
+from unmask.results.summaries import name_outcome
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
@@ -47,21 +47,25 @@ COMPARISON = Comparison(
     title="Sentences in two orders",
     means="Sentences of a prompt A and its completion B, nats",
 )
+DIFFERENCE = "log p with the prompt first minus that with the answer first"
 ORDERS = Comparison(
     metrics={
-        "difference": Quantity(
-            "log p with the prompt first minus that with the answer first",
-            "nats per token",
-            has_sign=True,
-        ),
+        "difference": Quantity(DIFFERENCE, "nats per token", has_sign=True),
         "gap": METRICS["gap"],
     },
     groups=(MODEL, KIND),
     chance={"difference": 0.0},
     title="Both orders",
 )
-CORRELATED = ("gap", "information_forward")
-"""What is set beside recall in reverse."""
+CORRELATIONS = Comparison(
+    metrics={
+        name: replace(METRICS[name], has_sign=True) for name in ("gap", "information_forward")
+    },
+    groups=(MODEL, ASKED),
+    title="Recall",
+    names=("correlations", ""),
+    means="Spearman's correlation with recall in reverse, over facts",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +121,12 @@ def score_orders(
 def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
     """Means by model and split, forward minus backward over all sentences of a model, and recall
     of the same facts."""
-    rows = [
-        row | {"difference": row["joint_forward"] - row["joint_backward"]}
-        for row in tables["factorization"].to_pylist()
-    ]
-    return {
-        "means": COMPARISON.average(rows),
-        "differences": ORDERS.average(rows),
-        "correlations": list(_compare_with_recall(rows, settings.recall))
-        if settings.recall
-        else [],
-    }
+    rows = tables["factorization"].to_pylist()
+    for row in rows:
+        row["difference"] = row["joint_forward"] - row["joint_backward"]
+    correlations = list(_compare_with_recall(rows, settings.recall)) if settings.recall else []
+    means, differences = COMPARISON.average(rows), ORDERS.average(rows)
+    return {"means": means, "differences": differences, "correlations": correlations}
 
 
 def _compare_with_recall(rows: Rows, folder: str) -> Iterator[dict[str, Any]]:
@@ -141,7 +140,7 @@ def _compare_with_recall(rows: Rows, folder: str) -> Iterator[dict[str, Any]]:
             f"{folder} has no model and reversed split of this run: expected recall of "
             f"{', '.join(tidy.distinct(rows, 'model'))} on the same data."
         )
-    for key, metric in product(shared, CORRELATED):
+    for key, metric in product(shared, CORRELATIONS.metrics):
         values, recall = _average(ours[key], metric), _average(hits[key], "hit")
         facts = sorted(values.keys() & recall.keys())
         one, other = ([side[fact] for fact in facts] for side in (values, recall))
@@ -177,25 +176,12 @@ def _average(rows: Rows, column: str) -> dict[str, float]:
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, the table, and correlations where a run of recall was named."""
     summary = result.summary
-    correlations = tidy.tabulate(
-        "correlations",
-        "Spearman's correlation with recall in reverse, over facts",
-        summary["correlations"],
-        {
-            "model": "model",
-            "asked": tidy.name_asked,
-            "of recall and": lambda row: METRICS[row["metric"]].label,
-            "facts": "facts",
-            "recalled unlike most": "deviating",
-            blocks.Column("correlation", has_sign=True): tidy.to_interval,
-        },
-        role=mark_outcome,
-    )
-    described = [
-        *ORDERS.state({"means": summary["differences"]}),
-        COMPARISON.tabulate(summary["means"]),
-    ]
-    return [*described, *([correlations] if correlations.rows else [])]
+    means, correlations = summary["means"], summary["correlations"]
+    shown = [*ORDERS.state({"means": summary["differences"]}), COMPARISON.tabulate(means)]
+    if correlations:
+        columns = {"facts": "facts", "recalled unlike most": "deviating"}
+        shown.append(CORRELATIONS.tabulate(correlations, **columns))
+    return shown
 
 
 MEASURE = Measure(

@@ -22,21 +22,13 @@ from unmask.base.runs import DIGESTS
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.measures.inputs import ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.results.summaries import (
-    Summary,
-    Tables,
-    add_outcome,
-    cluster_ratio,
-    subtract_clusters,
-)
+from unmask.results.summaries import add_outcome, cluster_ratio, subtract_clusters
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
-
-SUMMED = ("tokens", "characters", "bytes", "nll")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +96,8 @@ def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
     from unmask.objectives.likelihood import exponentiate
 
     for key, documents in tidy.group_by(rows, "model", "kind", "seed").items():
-        sums = {name: sum(row[name] for row in documents) for name in SUMMED}
+        names = ("tokens", "characters", "bytes", "nll")
+        sums = {name: sum(row[name] for row in documents) for name in names}
         error, bit = reduce(math.hypot, (row["error"] for row in documents)), math.log(2)
         yield dict(zip(("model", "kind", "seed"), key, strict=True)) | {
             **sums,
@@ -122,12 +115,10 @@ def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
 def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
     """Bits per byte of one model minus another's, paired by document."""
     bits = [{**row, "fact": row["document"], "bits": row["nll"] / math.log(2)} for row in rows]
-    models = {
-        model: cluster_ratio(own, "bits", "bytes")
-        for model, own in tidy.group_by(bits, "model").items()
-    }
+    models = tidy.group_by(bits, "model")
     for one, other in combinations(models, 2):
-        gap = subtract_clusters(models[one], models[other], is_share=False)
+        sides = (cluster_ratio(models[model], "bits", "bytes") for model in (one, other))
+        gap = subtract_clusters(*sides, is_share=False)
         yield {"one": one, "other": other, "documents": gap["facts"]} | add_outcome(gap)
 
 

@@ -78,18 +78,19 @@ def describe_recall(result: "Result") -> Sequence[Described]:
     last, headline = keep_last(cells, "model", "split"), tidy.select(cells, is_headline=True)
     answers = tidy.select(last, is_headline=True, ending="")
     pair = _choose_pair(tidy.select(answers, split=splits[0]))
-    gaps, published = _list_gaps(summary, splits), _list_published(result, cells)
+    gaps = _list_gaps(summary, splits)
     findings = list(_state(last, gaps, splits))
+    by_study = tidy.select(cells, metric="hit", ending="")
     has_curves = len({cell["steps"] for cell in headline} - {None}) > 1
     return [
         *(_head(pair) if findings[0].is_clear else ()),
         blocks.FirstScreen(_draw_ways(answers)),
         *findings,
         *(blocks.Notice(row["text"]) for row in summary.get("left_out", ())),
-        *([draw_curves([*headline, *published])] if has_curves else ()),
+        *([draw_curves([*headline, *_list_published(result, headline)])] if has_curves else ()),
         _show_example(summary["example"]),
         _tabulate(sorted(last, key=lambda cell: list(ENDINGS).index(cell["ending"]))),
-        _tabulate_steps([*tidy.select(cells, metric="hit", ending=""), *published], splits),
+        _tabulate_steps([*by_study, *_list_published(result, by_study)], splits),
         *_fold_details(summary, tidy.select(last, ending=""), gaps),
     ]
 
@@ -164,12 +165,12 @@ def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Fin
 def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
     """What a stranger understands of two models in reverse, and recall in numbers."""
     is_reversed, kinds = labels.is_reversed(cells[0]["split"]), tidy.distinct(cells, "kind")
-    if len(cells) == 2 and is_reversed:
-        names = [f"the {labels.KINDS[kind]} model" for kind in kinds]
-        names = names if len(names) == 2 else [cell["model"] for cell in cells]
-        one, other = (tidy.say_share(cell["mean"]) for cell in cells)
-        story = f"{names[0]} recalls {one}, {names[1]} recalls {other}"
-        yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {story}")
+    if is_reversed and len(kinds) == 2:
+        one, other = (
+            f"the {labels.KINDS[cell['kind']]} model recalls {tidy.say_share(cell['mean'])}"
+            for cell in cells
+        )
+        yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {one}, {other}")
     for cell in cells:
         value, _, ends = tidy.say(cell, "%").partition(" [")
         note = f"[{ends} {cell['model']}, {tidy.name_asked(cell)}"
