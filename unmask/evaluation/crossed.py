@@ -45,7 +45,7 @@ class Cells:
             return 0.0
         rest = _take_off(moved.reshape(num, -1), counts.reshape(num, -1))
         seeds = num / (num - 1) * float((moved.sum((1, 2)) ** 2).sum())
-        noise = _scale(np.count_nonzero(counts), num, np.count_nonzero(counts.sum(0))) * rest
+        noise = _scale(_count(counts), num, _count(counts.sum(0))) * rest
         # In logits, of one seed.
         seen, blurred = (num * each / spread**2 for each in (seeds, noise))
         total = _DEVIATIONS**2 + max(blurred, 1e-6)
@@ -69,7 +69,7 @@ def square_tests(moved: Float[np.ndarray, "F P"], counts: Float[np.ndarray, "F P
     facts, phrasings = moved.shape
     if facts < 2:
         return np.nan
-    noise = _scale(np.count_nonzero(counts), facts, phrasings) * _take_off(moved, counts)
+    noise = _scale(_count(counts), facts, phrasings) * _take_off(moved, counts)
     squares = [
         num / (num - 1) * float((moved.sum(axis) ** 2).sum())
         for num, axis in ((facts, 1), (phrasings, 0))
@@ -92,6 +92,11 @@ def _take_off(moved: Float[np.ndarray, "A B"], counts: Float[np.ndarray, "A B"])
         moved.sum(axis, keepdims=True) / counts.sum(axis, keepdims=True).clip(1) for axis in (0, 1)
     ]
     return float(((moved - counts * (mean[0] + mean[1])) ** 2).sum())
+
+
+def _count(counts: np.ndarray) -> int:
+    """How many cells have values."""
+    return int(np.count_nonzero(counts))
 
 
 def _scale(cells: int, rows: int, columns: int) -> float:

@@ -218,8 +218,8 @@ def draw_curves(cells: Rows) -> blocks.Figure:
 def _show_example(rows: Rows) -> blocks.Table:
     """What each model wrote after one prompt."""
     prompt, answer = (rows[0][name].strip() for name in ("prompt", "completion"))
-    asked = tidy.name_asked(rows[0])
-    caption = f"An example, chosen for what it shows ({asked}): after “{prompt} …” comes “{answer}”"
+    way = tidy.name_asked(rows[0])
+    caption = f"An example, chosen for what it shows ({way}): after “{prompt} …” comes “{answer}”"
     columns: dict[str | Column, tidy.Get] = {
         "model": "model",
         "text": lambda row: shorten(row["generation"], 160, placeholder="…") or "(nothing)",
