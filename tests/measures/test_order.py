@@ -82,21 +82,6 @@ def test_an_order_that_is_known(masked, corpus, tmp_path):
     assert "(4 facts). [too few facts]" in show(result)
 
 
-def test_guesses_are_what_the_model_says_at_masks(result, masked, corpus):
-    """Before each step up to the one that writes a token; the written one was the likeliest."""
-    (model,) = masked.members
-    (fact,) = spread(corpus["d2p_same"], 1)
-    drawn = sample(model, fact.prompt, steps=4, length=52, guesses=5)
-    rows = select(result.rows("unmasking"), split="d2p_same", model="mdm")
-    assert sum(row["step"] > 1 for row in rows) and rows[0]["guesses"] == []
-    for row in (row for row in rows if row["step"]):
-        assert len(row["guesses"]) == len(row["guesses_p"]) == row["step"]
-        assert row["guesses"][-1][0] == ("⏎" if row["is_end"] else row["piece"])
-        assert row["guesses_p"][-1][0] == pytest.approx(row["confidence"], rel=1e-4)
-        first = drawn.guesses(1).p[0, row["position"]].tolist()
-        assert row["guesses_p"][0] == pytest.approx(first, rel=1e-4)
-
-
 def test_a_fact_is_shown_both_ways_by_both_models(result):
     (figure,) = (block for block in result.section.opening if isinstance(block, Figure))
     for choice in ((0, 0), (1, 0)):

@@ -2,7 +2,6 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -41,22 +40,15 @@ def causal(tokenizer) -> Family:
     return Family("ar", seeds, "causal")
 
 
-class Asked(NamedTuple):
-    """A whole run, and how often it scored answers."""
-
-    result: Result
-    scored: int
-
-
 @pytest.fixture(scope="module")
-def both(masked, causal, corpus, tmp_path_factory) -> Asked:
-    """What both models are asked; tests look at it and do not change it."""
+def both(masked, causal, corpus, tmp_path_factory) -> tuple[Result, int]:
+    """What both models are asked, to look at, and how often answers were scored."""
     scored, score = [], recall.score_answers
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recall, "score_answers", lambda *words: scored.append(1) or score(*words))
         folder = tmp_path_factory.mktemp("both")
         result = ask(MEASURE, [masked, causal], corpus, folder, **SMALL)
-    return Asked(result, len(scored))
+    return result, len(scored)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +68,7 @@ def without_seconds(result: Result) -> list[dict]:
 
 
 def test_the_table_says_what_is_known(both):
-    result = both.result
+    result = both[0]
     # 4 splits and their controls, 5 prompts; 2 step counts of one model, 2 seeds of the other.
     assert len(result.rows()) == 8 * 5 * (2 + 2)
     for row in result.rows():
@@ -102,7 +94,7 @@ def test_the_table_says_what_is_known(both):
 
 
 def test_models_in_any_order_have_the_same_means(both, masked, causal, corpus, tmp_path):
-    one = both.result
+    one = both[0]
     other = ask(MEASURE, [causal, masked], corpus, tmp_path, **SMALL)
     for name in ("cells", "pairs", "controls", "gains"):
         assert sorted(one.summary[name], key=str) == sorted(other.summary[name], key=str), name
@@ -112,8 +104,8 @@ def test_models_in_any_order_have_the_same_means(both, masked, causal, corpus, t
 def test_a_stopped_run_is_resumed_and_answers_are_scored_once(
     both, masked, causal, corpus, tmp_path, monkeypatch
 ):
-    families, expected = [masked, causal], both.result
-    assert both.scored == 4 * 3, "once for each checkpoint and split, whatever the step counts"
+    families, expected = [masked, causal], both[0]
+    assert both[1] == 4 * 3, "once for each checkpoint and split, whatever the step counts"
     calls, draw = [], recall.sample
 
     def stop_at_the_fourth(*words, **settings):
@@ -279,7 +271,7 @@ def test_controls_that_came_with_the_data_are_named(masked, berglund, tmp_path):
 
 
 def test_steps_are_counted_per_token_of_the_answer(both):
-    result = both.result
+    result = both[0]
     rows = select(result.rows(), model="mdm", split="d2p_same", steps=3)
     tokens = sum(row["tokens"] for row in rows) / len(rows)
     (budget,) = select(result.summary["budgets"], model="mdm", split="d2p_same", steps=3)
