@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.base.runs import DIGESTS
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.measures.inputs import ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
-from unmask.measures.result import Result
+from unmask.measures.result import Result, list_differences
 from unmask.measures.settings import MachineSettings
 from unmask.results.summaries import add_outcome, cluster_ratio, subtract_clusters
 
@@ -181,8 +180,7 @@ def pool(results: Sequence[Result]) -> Tables:
     """The rows of all runs, which must have scored the same documents: they are paired."""
     from unmask.measures.runner import pool_tables
 
-    records = [record for result in results for record in result.records]
-    if len({str(each.inputs[DIGESTS].get("the data")) for each in records}) > 1:
+    if "the data" in list_differences(results):
         raise UserError("the runs scored different texts: expected one text; draw them one by one.")
     return pool_tables(results)
 
