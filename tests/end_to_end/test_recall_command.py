@@ -56,9 +56,7 @@ def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     words = (*RECALL, "--out", tmp_path / "run")
     shown = call(place, *words)
-    assert (
-        "Trained on “A is B”, asked “B is A”" in shown and "description → name, reversed" in shown
-    )
+    assert "Asked description → name, reversed: contained" in shown
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"run.json", "parts", "recall.parquet", "summary"}
     again = json.loads(call(place, *words, "--json"))
@@ -81,7 +79,7 @@ def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):
         (("factorization", "--data", "@corpus", "--limit", "1"), "trained both ways"),
         (("knowns", "--data", "@knowns.json"), "reverse in place"),
         (("perplexity", "--data", "@text.txt", "--repeats", "2"), "upper bound"),
-        (("order", "--data", "@corpus", "--limit", "2", "--steps", "2"), "Left out: ar."),
+        (("order", "--data", "@corpus", "--limit", "2", "--steps", "2"), "kind of token"),
     ],
 )
 def test_other_measures(place, tmp_path, words, said, monkeypatch):

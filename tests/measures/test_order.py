@@ -10,7 +10,7 @@ from tests.conftest import make_model
 from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
 from unmask import UserError
-from unmask.blocks.blocks import Figure, Notice
+from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.evaluation.questions import spread
 from unmask.measures.order import MEASURE, OrderSettings
@@ -82,21 +82,6 @@ def test_an_order_that_is_known(masked, corpus, tmp_path):
     assert "(4 facts). [too few facts]" in show(result)
 
 
-def test_guesses_are_what_the_model_says_at_masks(result, masked, corpus):
-    """Before each step up to the one that writes a token; the written one was the likeliest."""
-    (model,) = masked.members
-    (fact,) = spread(corpus["d2p_same"], 1)
-    drawn = sample(model, fact.prompt, steps=4, length=52, guesses=5)
-    rows = select(result.rows("unmasking"), split="d2p_same", model="mdm")
-    assert sum(row["step"] > 1 for row in rows) and rows[0]["guesses"] == []
-    for row in (row for row in rows if row["step"]):
-        assert len(row["guesses"]) == len(row["guesses_p"]) == row["step"]
-        assert row["guesses"][-1][0] == ("⏎" if row["is_end"] else row["piece"])
-        assert row["guesses_p"][-1][0] == pytest.approx(row["confidence"], rel=1e-4)
-        first = drawn.guesses(1).p[0, row["position"]].tolist()
-        assert row["guesses_p"][0] == pytest.approx(first, rel=1e-4)
-
-
 def test_a_fact_is_shown_both_ways_by_both_models(result):
     (figure,) = (block for block in result.section.opening if isinstance(block, Figure))
     for choice in ((0, 0), (1, 0)):
@@ -107,15 +92,13 @@ def test_a_fact_is_shown_both_ways_by_both_models(result):
         assert [panel.is_causal for panel in panels] == [False, True] * 2
 
 
-def test_autoregressive_models_are_left_out_with_a_notice(result, causal, corpus, tmp_path):
+def test_autoregressive_models_have_no_order(result, causal, corpus, tmp_path):
     assert result.kinds == {"mdm": "masked"}
-    (notice,) = (block for block in result.section.blocks if isinstance(block, Notice))
-    assert notice.text.startswith("Left out: ar. An autoregressive model writes from left to right")
     with pytest.raises(UserError, match="expected at least one diffusion model"):
         ask(MEASURE, [causal], corpus, tmp_path / "none", **SMALL)
 
 
-def test_figures_begin_with_a_long_answer_in_reverse(result):
+def test_figures_have_each_text_and_each_kind(result):
     figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
     asked = figures["unmasking"].controls[0]
     assert asked.label == "asked" and asked.options[0] == "name → description, reversed"

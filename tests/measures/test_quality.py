@@ -10,13 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
 from tests.conftest import make_model, make_noised
-from tests.measures.asking import show
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Figure, Notice, Table
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.quality import (
     DrawnText,
-    count_grams,
     draw_texts,
     find_distinct_share,
     find_text_entropy,
@@ -44,9 +42,6 @@ def judge(tmp_path_factory):
 def test_entropy_and_grams_by_hand():
     assert find_text_entropy([3, 3, 3]) == 0 and find_text_entropy([]) == 0
     assert find_text_entropy([1, 2, 3, 4]) == pytest.approx(math.log(4))
-    words = ["a", "b", "a", "b", "a"]
-    assert [count_grams(words, n) for n in (1, 2, 3)] == [(2, 5), (2, 4), (2, 3)]
-    assert count_grams(["a"], 2) == (0, 0)
     assert find_distinct_share(["a b a", "a b"], 1) == 2 / 5
     assert find_distinct_share(["a b a", "a b"], 2) == 2 / 3
     assert find_distinct_share(["a"], 2) is None
@@ -100,13 +95,13 @@ def test_texts_are_what_the_judge_scores(judge, texts):
     for row in (row for row in rows if row["text"].strip()):
         (cost,) = score_documents(scorer, [row["text"]])
         assert (row["nll"], row["judge_tokens"]) == pytest.approx((cost.nll, cost.tokens))
-    pooled = {(row["sampler"], row["steps"]): row for row in result.summary["texts"]}
+    pooled = {(row["sampler"], row["metric"]): row["mean"] for row in result.summary["texts"]}
     own = [row for row in rows if row["sampler"] == REAL]
     expected = sum(row["nll"] for row in own) / sum(row["judge_tokens"] for row in own)
-    assert pooled[REAL, None]["perplexity"] == pytest.approx(math.exp(expected))
+    assert pooled[REAL, "perplexity"] == pytest.approx(math.exp(expected))
     # The control repeats four words of two texts: few different ones.
     words = [row["text"].split() for row in own]
-    assert pooled[REAL, None]["distinct_1"] == pytest.approx(
+    assert pooled[REAL, "distinct_1"] == pytest.approx(
         len({word for each in words for word in each}) / sum(map(len, words))
     )
 
@@ -142,13 +137,6 @@ def test_guidance_needs_a_prompt():
     QUALITY.settings(words=4, samplers=("random;guidance=0.5",))
     with pytest.raises(UserError, match="expected a prompt to guide by"):
         QUALITY.settings(samplers=("random;guidance=0.5",))
-
-
-def test_guided_passes_count_twice():
-    model = make_model()
-    for guidance, calls in ((0, 3), (0.5, 6)):
-        drawn = draw_texts(model, ["The caves"], f"random;guidance={guidance}", 3, 12)
-        assert {each.calls for each in drawn} == {calls}
 
 
 def test_drawn_texts_differ_and_repeat_with_the_seed():
@@ -196,21 +184,19 @@ def test_every_kind_is_drawn_from(kind):
 def test_the_judge_is_causal_and_another(judge, texts):
     with pytest.raises(UserError, match="expected a causal one"):
         judge_texts(make_model(), ["The caves"])
-    assert judge_texts(make_model(causal=True), ["", "The caves"])[0] == (0.0, 0, 0)
-    with pytest.raises(UserError, match="is both the judge and a model"):
+    assert judge_texts(make_model(causal=True), ["", "The caves"])[0].tokens == 0
+    with pytest.raises(UserError, match="are one model, or were trained"):
         QUALITY(str(judge), data=texts, judge=str(judge), **SMALL)
     with pytest.raises(UserError, match="no judge"):
         QUALITY(make_model(), data=texts, **SMALL)
 
 
-def test_a_model_that_can_use_no_sampler_is_told(judge, texts, caplog):
+def test_a_model_that_can_use_no_sampler_is_refused(judge, texts):
     """It was left out without a word, or stood on the page with its control alone."""
-    causal, masked = make_model(causal=True, seed=6), make_model(seed=1)
+    models = {"causal": make_model(causal=True, seed=6), "masked": make_model(seed=1)}
     given = {"data": texts, "judge": str(judge), "samplers": ("random;remask=cap=0.05",), **SMALL}
-    with pytest.raises(UserError, match="can use none of the samplers"):
-        QUALITY(causal, **given)
-    rows = QUALITY({"causal": causal, "masked": masked}, **given).rows()
-    assert "can use none" in caplog.text and {row["kind"] for row in rows} == {"masked"}
+    with pytest.raises(UserError, match="causal can use none of the samplers"):
+        QUALITY(models, **given)
 
 
 def test_a_judge_of_another_kind_is_refused_before_texts_are_drawn(texts, tmp_path, monkeypatch):
@@ -238,16 +224,12 @@ def test_operations_are_those_of_the_networks():
     # Masked models read the head at masks alone.
     model, config = make_model(), make_model().net.config
     draw = partial(draw_texts, model, ["The caves"], "random;guidance=1", 3, 12)
-    found, run = count(model, draw, 6, 12)
+    found, run = count(model, draw, 6, 12)  # a guided pass counts twice
     assert found == 6 * count_flops(config, 12) > run > 6 * count_flops(config, 12, 0)
     causal = make_model(causal=True)
     draw = partial(draw_texts, causal, ["The caves"], "temperature=1", None, 12)
     given = len(causal.tokenizer.encode("The caves").ids)
     found, run = count(causal, draw, 1, given + next(iter(draw())).calls - 1)
-    assert found == run > 0
-    text = "The caves of Orsel are deep."
-    length = 1 + len(causal.tokenizer.encode(text).ids)
-    found, run = count(causal, lambda: judge_texts(causal, [text]), 1, length)
     assert found == run > 0
 
 
@@ -260,17 +242,6 @@ def test_models_of_one_tokenizer_have_one_control(judge, texts):
         for panel in (panel for view in figure.views.values() for panel in view):
             (level,) = (line for line in panel.lines if line.name == REAL)
             assert list(level.x) == [2, 4] and level.y[0] == level.y[1]
-
-
-def test_the_page_has_what_texts_took(judge, texts):
-    result = QUALITY(make_model(), data=texts, judge=str(judge), samplers=("random",), **SMALL)
-    (judged,) = result.summary["judged"]
-    rows = result.rows()
-    assert judged["flops"] == sum(row["flops"] for row in rows) > 0
-    assert judged["judge_flops"] == sum(row["judge_flops"] for row in rows) > 0
-    by = {(row["sampler"], row["steps"]): row["flops"] for row in result.summary["texts"]}
-    assert by["random", 4] == 2 * by["random", 2] and by[REAL, None] == 0
-    assert f"took at most {judged['flops']:.2g} floating-point operations" in show(result)
 
 
 def test_a_text_that_one_seed_left_empty_is_left_out_of_all_seeds():

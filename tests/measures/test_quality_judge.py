@@ -53,16 +53,17 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("model", "judge", "how"),
+    ("model", "judge"),
     [
-        ("first", "first", "is both the judge and a model that is judged"),
-        ("opened", "child", "opened/model was trained from the judge"),
-        ("opened", "first", "opened/model was trained from the judge"),
-        ("first", "grandchild", "grandchild/model was trained from .*first/model"),
-        ("opened", "grandchild", "were trained from the same model"),
+        ("first", "first"),
+        ("opened", "child"),
+        ("opened", "first"),
+        ("first", "grandchild"),
+        ("opened", "grandchild"),
     ],
 )
-def test_a_judge_of_the_lineage_is_refused(model, judge, how, trained, texts, tmp_path):
+def test_a_judge_of_the_lineage_is_refused(model, judge, trained, texts, tmp_path):
+    how = f"{judge}/model and .*{model}/model are one model, or were trained from the other or"
     with pytest.raises(UserError, match=how):
         QUALITY(trained[model], data=texts, judge=trained[judge], **SMALL, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -70,11 +71,11 @@ def test_a_judge_of_the_lineage_is_refused(model, judge, how, trained, texts, tm
 
 def test_a_copy_of_the_judge_is_refused_as_well(judge, texts, tmp_path):
     copy = shutil.copytree(judge, tmp_path / "copy")
-    with pytest.raises(UserError, match="is both the judge and a model that is judged"):
+    with pytest.raises(UserError, match="are one model, or were trained"):
         QUALITY(str(copy), data=texts, judge=judge, **SMALL)
 
 
-def test_the_page_says_what_records_tell_of_the_judge(trained, judge, texts, tmp_path, caplog):
+def test_the_page_says_what_records_tell_of_the_judge(trained, judge, texts, tmp_path):
     how = SMALL | {"data": texts}
     told = "Records of their trainings show that no model stems from it."
     same, unknown = "was trained on the same text as", "No record tells whether"
@@ -85,13 +86,11 @@ def test_the_page_says_what_records_tell_of_the_judge(trained, judge, texts, tmp
         ("reversal-mdm", "reversal-ar", (True, True)),
         (make_model(), trained["apart"], (False, False)),
     ):
-        caplog.clear()
         result = QUALITY(model, judge=by, **how)
         (row,) = result.summary["judged"]
         assert (row["is_apart"], row["shares_text"]) == expected
         text = show(result)
         assert [told in text, same in text, unknown in text] == [*expected, not expected[0]]
-        assert ("no record tells" in caplog.text) is not expected[0]
     # A start that is gone, or holds other weights by now, tells no more than its digest.
     moved = shutil.copytree(Path(trained["child"]).parent, tmp_path / "moved")
     record = json.loads((moved / "run.json").read_text())
@@ -99,5 +98,5 @@ def test_the_page_says_what_records_tell_of_the_judge(trained, judge, texts, tmp
     (moved / "run.json").write_text(json.dumps(record))
     (row,) = QUALITY(str(moved / "model"), judge=trained["apart"], **how).summary["judged"]
     assert not row["is_apart"]
-    with pytest.raises(UserError, match="was trained from the judge"):
+    with pytest.raises(UserError, match="are one model, or were trained"):
         QUALITY(str(moved / "model"), judge=trained["first"], **how)

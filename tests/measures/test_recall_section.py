@@ -78,16 +78,13 @@ def test_descriptions_are_told_by_content_and_names_as_they_stand():
     assert rules == [(NAMES, "hit"), (NAMES, "surname"),
                      (DESCRIPTIONS, "content"), (DESCRIPTIONS, "hit")]  # fmt: skip
     texts = [finding.text for finding in get_findings(result)]
-    assert [each in text for each, text in zip(
-        ("contained, the study's rule", "surname", "content, in", "contained, the study's rule"),
-        texts, strict=False)] == [True] * 4  # fmt: skip
-    assert "not judged by content" not in show(result)
+    told = ("contained (the study", "surname", "content", "contained (the study")
+    assert all(rule in text for rule, text in zip(told, texts, strict=True))
     plain = [
         {name: row[name] for name in row if name not in ("content", "surname")} for row in rows
     ]
     old = judge_rows(plain)
     assert {row["metric"] for row in select(old.summary["cells"], is_headline=True)} == {"hit"}
-    assert "not judged by content" in show(old)
 
 
 def test_phrasings_widen_the_headlines_intervals():
@@ -118,9 +115,8 @@ def test_templates_are_what_prompts_share():
 def test_training_runs_are_counted_and_grouped_by_opening():
     rows = make_rows({"mdm": 0.9})
     several = [row | {"seed": seed} for seed in range(4) for row in rows]
-    assert "mdm: 4 training runs)" in show(judge_rows(several))
     grouped = judge_rows([row | {"opening": row["seed"] // 2} for row in several])
-    assert "mdm: 4 training runs from 2 adaptations" in show(grouped)
+    assert "4 from 2 adaptations" in show(grouped)
     (cell,) = select(grouped.summary["cells"], split=NAMES, steps=4, metric="hit")
     assert (cell["seeds"], cell["openings"], cell["prompts"]) == (4, 2, 30)
     assert [row["mean"] for row in select(grouped.summary["runs"], steps=4)] == [0.9] * 4

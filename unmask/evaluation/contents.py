@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import sparse
 
-from unmask.evaluation.metrics import is_contained_plainly, split_words
+from unmask.evaluation.metrics import is_contained_plainly, join_words, split_words
 
 ENOUGH = 0.5
 """The least part of an answer's distinctive words, and of its forms for a word to be among them."""
@@ -35,7 +35,7 @@ class Contents:
         """`answers` has every form of a fact's answer, one for each time it is asked for."""
         self._forms = {fact: list(forms) for fact, forms in answers.items()}
         self._facts = {
-            plain: fact for fact, forms in self._forms.items() for plain in map(_fold, forms)
+            plain: fact for fact, forms in self._forms.items() for plain in map(join_words, forms)
         }
         words = {fact: _choose_words(forms) for fact, forms in self._forms.items()}
         # Facts whose answers have the same words are one column.
@@ -51,7 +51,7 @@ class Contents:
 
     def find(self, answer: str) -> str | None:
         """The fact that an answer belongs to, by any of its forms; None where it is no fact's."""
-        return self._facts.get(_fold(answer))
+        return self._facts.get(join_words(answer))
 
     def says(self, texts: Sequence[str], facts: Sequence[str]) -> Bool[np.ndarray, "T"]:
         """Whether each text says the answer of its fact."""
@@ -129,7 +129,3 @@ def _choose_words(forms: Sequence[str]) -> frozenset[str]:
     """The words of an answer that at least half of its forms have."""
     counts = Counter(word for form in forms for word in set(split_words(form)))
     return frozenset(word for word, count in counts.items() if count >= ENOUGH * len(forms))
-
-
-def _fold(answer: str) -> str:
-    return " ".join(split_words(answer))

@@ -48,8 +48,8 @@ def is_strict(generation: str, completion: str) -> bool:
 
 def is_contained_plainly(generation: str, completion: str) -> bool:
     """`is_contained` whatever the punctuation and blanks; an answer of these alone is nowhere."""
-    answer = _join_words(completion)
-    return bool(answer) and answer in _join_words(generation)
+    answer = join_words(completion)
+    return bool(answer) and answer in join_words(generation)
 
 
 def has_surname(generation: str, name: str) -> bool:
@@ -63,10 +63,11 @@ def has_first_name(generation: str, name: str) -> bool:
 
 
 def _has_words(generation: str, words: Sequence[str]) -> bool:
-    return bool(find_words(_join_words(generation), _join_words(" ".join(words))))
+    return bool(find_words(join_words(generation), join_words(" ".join(words))))
 
 
-def _join_words(text: str) -> str:
+def join_words(text: str) -> str:
+    """A text without case and punctuation."""
     return " ".join(split_words(text))
 
 

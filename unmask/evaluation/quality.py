@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml
@@ -19,7 +19,7 @@ from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.counts import count_flops
 from unmask.net.model import Model
 from unmask.net.paradigm import Paradigm
-from unmask.objectives.likelihood import list_windows
+from unmask.objectives.likelihood import Estimate
 from unmask.sampling.canvas import number_copies
 from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import draw_rows
@@ -128,17 +128,18 @@ def draw_texts(
         rows, numbers = [given[i] for i in batch], [copies[i] for i in batch]
         drawn = draw_rows(model, rows, Sampling(**settings), numbers)
         texts = []
-        for text, row, size, ids in zip(
-            drawn.texts or [], drawn.tokens.tolist(), drawn.lengths.tolist(), rows, strict=True
-        ):
+        written = drawn.texts or []
+        columns = written, drawn.tokens.tolist(), drawn.lengths.tolist(), rows
+        for text, row, size, ids in zip(*columns, strict=True):
             # A text begins after the token that stands for nothing before it.
             first = len(opening) if ids == opening else model.count_beginning(ids)
             tokens = row[first:size]
+            tokens = tokens[: tokens.index(end)] if end in tokens else tokens
             if ids == opening:
-                text = _decode(model, tokens, end)
+                text = tokenizer.decode(tokens)
             calls = passes * drawn.calls
             flops = count_drawing_flops(model, length, len(ids), calls)
-            texts.append(DrawnText(text, _cut(tokens, end), calls, flops))
+            texts.append(DrawnText(text, tokens, calls, flops))
         return texts
 
     most = fit_rows(model, count_row_bytes(model, length, length, passes))
@@ -159,23 +160,6 @@ def count_drawing_flops(model: Model, length: int, prompt: int, calls: int) -> i
     return count_flops(config, prompt + calls - 1, calls)
 
 
-def _cut(tokens: list[int], end: int) -> list[int]:
-    return tokens[: tokens.index(end)] if end in tokens else tokens
-
-
-def _decode(model: Model, tokens: list[int], end: int) -> str:
-    assert model.tokenizer is not None
-    return model.tokenizer.decode(_cut(tokens, end))
-
-
-class Judgement(NamedTuple):
-    """-log p of a text under a judge in nats, its tokens there, and what the passes took."""
-
-    nll: float = 0.0
-    tokens: int = 0
-    flops: int = 0
-
-
 def require_causal(name: str, paradigm: Paradigm) -> None:
     """Refuse a judge whose likelihoods are not exact."""
     if paradigm.sees_later or not paradigm.is_scored:
@@ -185,31 +169,18 @@ def require_causal(name: str, paradigm: Paradigm) -> None:
         )
 
 
-def judge_texts(judge: Model, texts: Sequence[str]) -> list[Judgement]:
-    """What a causal judge makes of each text; all is 0 of an empty one."""
+def judge_texts(judge: Model, texts: Sequence[str]) -> list[Estimate]:
+    """What each text costs a causal judge; an empty one has no tokens and costs nothing."""
     require_causal(judge.name, judge.paradigm)
-    held = [(number, text) for number, text in enumerate(texts) if text.strip()]
-    judged = dict.fromkeys(range(len(texts)), Judgement())
-    config = judge.net.config
-    stride = max(1, config.context // 2)
-    scored = score_documents(judge, [text for _, text in held], None, stride) if held else ()
-    for (number, _), cost in zip(held, scored, strict=True):
-        windows = list_windows(cost.tokens + 1, config.context, stride)
-        flops = sum(count_flops(config, stop - start) for start, _, stop in windows)
-        judged[number] = Judgement(cost.nll, cost.tokens, flops)
-    return list(judged.values())
+    held = [text for text in texts if text.strip()]
+    costs = score_documents(judge, held) if held else iter(())
+    return [next(costs) if text.strip() else Estimate(0.0, 0.0, 0) for text in texts]
 
 
 def find_text_entropy(tokens: Sequence[int]) -> float:
     """Entropy of a text's tokens by their counts, in nats: 0 where one is repeated throughout."""
     counts = Counter(tokens).values()
     return -sum(n / len(tokens) * math.log(n / len(tokens)) for n in counts) if tokens else 0.0
-
-
-def count_grams(words: Sequence[str], size: int) -> tuple[int, int]:
-    """Different n-grams of a text's words, and all of them."""
-    grams = _list_grams(words, size)
-    return len(set(grams)), len(grams)
 
 
 def find_distinct_share(texts: Iterable[str], size: int) -> float | None:

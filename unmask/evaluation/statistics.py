@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.crossed import ALPHA, Cells, square_quantile, square_tests
 
-LEVEL = 1 - ALPHA
-"""How often an interval should hold the true mean."""
 ENOUGH = 6
 """The least number of facts for which anything is called clear."""
 TAKEN_OFF = 0.4

@@ -16,7 +16,9 @@ than six facts are recalled otherwise than most are, nothing is called clear.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
@@ -24,10 +26,11 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
+from unmask.measures.recall_summary import keep_last
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.results.comparison import KIND, MODEL, Comparison, Quantity
-from unmask.results.summaries import mark_outcome, name_outcome
+from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Quantity
+from unmask.results.summaries import name_outcome
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
@@ -44,21 +47,25 @@ COMPARISON = Comparison(
     title="Sentences in two orders",
     means="Sentences of a prompt A and its completion B, nats",
 )
+DIFFERENCE = "log p with the prompt first minus that with the answer first"
 ORDERS = Comparison(
     metrics={
-        "difference": Quantity(
-            "log p with the prompt first minus that with the answer first",
-            "nats per token",
-            has_sign=True,
-        ),
+        "difference": Quantity(DIFFERENCE, "nats per token", has_sign=True),
         "gap": METRICS["gap"],
     },
     groups=(MODEL, KIND),
     chance={"difference": 0.0},
     title="Both orders",
 )
-CORRELATED = ("gap", "information_forward")
-"""What is set beside recall in reverse."""
+CORRELATIONS = Comparison(
+    metrics={
+        name: replace(METRICS[name], has_sign=True) for name in ("gap", "information_forward")
+    },
+    groups=(MODEL, ASKED),
+    title="Recall",
+    names=("correlations", ""),
+    means="Spearman's correlation with recall in reverse, over facts",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,94 +121,67 @@ def score_orders(
 def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
     """Means by model and split, forward minus backward over all sentences of a model, and recall
     of the same facts."""
-    rows = [
-        row | {"difference": row["joint_forward"] - row["joint_backward"]}
-        for row in tables["factorization"].to_pylist()
-    ]
-    return {
-        "means": COMPARISON.average(rows),
-        "differences": ORDERS.average(rows),
-        "correlations": list(_compare_with_recall(rows, settings.recall)),
-    }
+    rows = tables["factorization"].to_pylist()
+    for row in rows:
+        row["difference"] = row["joint_forward"] - row["joint_backward"]
+    correlations = list(_compare_with_recall(rows, settings.recall)) if settings.recall else []
+    means, differences = COMPARISON.average(rows), ORDERS.average(rows)
+    return {"means": means, "differences": differences, "correlations": correlations}
 
 
-def _compare_with_recall(rows: Rows, folder: str | None) -> Iterator[dict[str, Any]]:
+def _compare_with_recall(rows: Rows, folder: str) -> Iterator[dict[str, Any]]:
     """How gaps and information go with recall in reverse, over facts, by model and split."""
     from unmask.evaluation.statistics import rank_correlation
+
+    ours, hits = (tidy.group_by(x, "model", "split") for x in (rows, _read_recall(folder)))
+    shared = [key for key in ours if key in hits and labels.is_reversed(key[1])]
+    if not shared:
+        raise UserError(
+            f"{folder} has no model and reversed split of this run: expected recall of "
+            f"{', '.join(tidy.distinct(rows, 'model'))} on the same data."
+        )
+    for key, metric in product(shared, CORRELATIONS.metrics):
+        values, recall = _average(ours[key], metric), _average(hits[key], "hit")
+        facts = sorted(values.keys() & recall.keys())
+        one, other = ([side[fact] for fact in facts] for side in (values, recall))
+        # Where nearly all facts are recalled alike, a few say all of the correlation.
+        deviating = len(facts) - max(Counter(other).values(), default=0)
+        correlation = rank_correlation(one, other)
+        named = {"model": key[0], "split": key[1], "metric": metric, "facts": len(facts)}
+        named |= {"deviating": deviating, "outcome": name_outcome(correlation, deviating)}
+        yield named | vars(correlation)
+
+
+def _read_recall(folder: str) -> Rows:
+    """Rows with the most steps of their model, at the first strength of guidance it has."""
     from unmask.measures.runner import read_result
 
-    if folder is None:
-        return
     recalled = read_result(folder)
     if recalled.measure.name != "recall":
         raise UserError(
             f"{folder} is a run of `unmask {recalled.measure.name}`: expected one of "
             "`unmask recall`."
         )
-    hits = tidy.group_by(_keep_most_steps(recalled.rows()), "model", "split")
-    compared = 0
-    for (model, split), own in tidy.group_by(rows, "model", "split").items():
-        if not labels.is_reversed(split) or (model, split) not in hits:
-            continue
-        recall = _average(hits[model, split], "hit")
-        for metric in CORRELATED:
-            values = _average(own, metric)
-            facts = sorted(values.keys() & recall.keys())
-            one, other = ([side[fact] for fact in facts] for side in (values, recall))
-            named = {"model": model, "split": split, "metric": metric, "facts": len(facts)}
-            # Where nearly all facts are recalled alike, a few say all of the correlation.
-            named["deviating"] = len(facts) - max(Counter(other).values(), default=0)
-            correlation = rank_correlation(one, other)
-            outcome = name_outcome(correlation, named["deviating"])
-            yield named | vars(correlation) | {"outcome": outcome}
-            compared += 1
-    if not compared:
-        raise UserError(
-            f"{folder} has no model and reversed split of this run: expected recall of "
-            f"{', '.join(tidy.distinct(rows, 'model'))} on the same data."
-        )
-
-
-def _keep_most_steps(rows: Rows) -> Rows:
-    """Rows with the most steps of their model, at the first strength of guidance it has."""
-    kept = []
-    for own in tidy.group_by(rows, "model").values():
-        most = max(row["steps"] or 0 for row in own)
-        kept += [row for row in own if (row["steps"] or 0) == most
-                 and row["guidance"] == own[0]["guidance"]]  # fmt: skip
-    return kept
+    rows = keep_last(recalled.rows(), "model")
+    first = {model: own[0]["guidance"] for model, own in tidy.group_by(rows, "model").items()}
+    return [row for row in rows if row["guidance"] == first[row["model"]]]
 
 
 def _average(rows: Rows, column: str) -> dict[str, float]:
     """The mean of a column by fact."""
     facts = tidy.group_by(rows, "fact").items()
-    return {fact: sum(row[column] for row in own) / len(own) for fact, own in facts}
+    return {fact: fmean(row[column] for row in own) for fact, own in facts}
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """A sentence for each model, and the table."""
+    """A sentence for each model, the table, and correlations where a run of recall was named."""
     summary = result.summary
-    sentences = ORDERS.state({"means": summary["differences"]})
-    return [*sentences, COMPARISON.tabulate(summary["means"]), *_show_correlations(result)]
-
-
-def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
-    """Gaps and recall over facts, where a run of recall was named."""
-    if rows := result.summary["correlations"]:
-        yield tidy.tabulate(
-            "correlations",
-            "Spearman's correlation with recall in reverse, over facts",
-            rows,
-            {
-                "model": "model",
-                "asked": tidy.name_asked,
-                "of recall and": lambda row: METRICS[row["metric"]].label,
-                "facts": "facts",
-                "recalled unlike most": "deviating",
-                blocks.Column("correlation", has_sign=True): tidy.to_interval,
-            },
-            role=mark_outcome,
-        )
+    means, correlations = summary["means"], summary["correlations"]
+    shown = [*ORDERS.state({"means": summary["differences"]}), COMPARISON.tabulate(means)]
+    if correlations:
+        columns = {"facts": "facts", "recalled unlike most": "deviating"}
+        shown.append(CORRELATIONS.tabulate(correlations, **columns))
+    return shown
 
 
 MEASURE = Measure(

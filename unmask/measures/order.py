@@ -7,11 +7,12 @@ compare kinds with each other. Kinds of words are told by rule: a list of functi
 capital letters inside a sentence (names), signs; the rest are other words.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
 from unmask.measures.measure import Described, Job, Measure, Rows, Stage
-from unmask.measures.order_section import animate
 from unmask.measures.result import Result
 from unmask.measures.settings import SamplingSettings
 from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
@@ -29,30 +29,23 @@ from unmask.results.summaries import Summary, Tables, add_outcome, compare_means
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.evaluation.order import Band, OrderPrompt
-    from unmask.net.model import Model
 
-LINES = "prompts"
-"""The one split of a text file with a prompt on every line."""
-RUNNING = "running_text"
-"""The one split of a file of documents."""
 MOST_DOCUMENTS = 2_000
 """Documents that say how frequent tokens are."""
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
 GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
-THIRDS = {"first_third": (0, 1 / 3), "second_third": (1 / 3, 2 / 3), "last_third": (2 / 3, 2)}
+THIRDS = ("first_third", "second_third", "last_third")
 COMPARISON = Comparison(
     metrics={
         "when": Quantity("committed at, of all steps", "%", digits=0),
-        "first_third": Quantity("first third of steps", "%", digits=0),
-        "second_third": Quantity("second third", "%", digits=0),
-        "last_third": Quantity("last third", "%", digits=0),
+        **{name: Quantity(name.replace("_", " "), "%", digits=0) for name in THIRDS},
         "confidence": Quantity("confidence", "%", digits=0),
     },
     groups=(MODEL, Factor("by", "by", GROUPS)),
     variant=Factor("token_kind", "kind of token"),
     title="When each kind of token is committed",
-    caption="0 % is the first step, 100 % the last. Bars are 95 % intervals by fact.",
+    names=("kinds", "classes"),
     means="When kinds of tokens are committed",
 )
 WORDS = replace(
@@ -60,8 +53,7 @@ WORDS = replace(
     groups=(MODEL,),
     variant=Factor("word", "words"),
     compared=("when",),
-    differences="When words are committed, compared with other words (neither function words nor "
-    "names); + is later",
+    differences="When words are committed, compared with other words; + is later",
 )
 
 
@@ -97,19 +89,16 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     if isinstance(data, str | Path) and _holds_texts(Path(data)):
         return _read_texts(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
-    prompts: dict[str, list[OrderPrompt]] = {}
-    facts: list[Fact] = []
-    for name in questions.names:
-        own = questions.corpus[name]
+    corpus, prompts = questions.corpus, dict[str, list[OrderPrompt]]()
+    for split in questions.splits:
         # Fewer prompts are some of more: see `spread`.
-        examples = spread(own, min(settings.examples, settings.limit or settings.examples))
-        prompts[name] = [
+        examples = spread(corpus[split.name], min(settings.examples, len(split.facts)))
+        prompts[split.name] = [
             OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
-            for fact in spread(own, settings.limit)
+            for fact in split.facts
         ]
-        facts += own
-    has_train = "train" in questions.corpus.splits
-    texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
+    facts, has_train = [fact for name in prompts for fact in corpus[name]], "train" in corpus.splits
+    texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
     contents = digest_values([contents, *prompts.items(), *texts])
     return Prompts(prompts, facts, texts), source, contents
 
@@ -119,10 +108,8 @@ def _holds_texts(path: Path) -> bool:
     from unmask.base.reading import read_json_lines
     from unmask.base.unpacking import strip_packing
 
-    if path.suffix == ".txt":
-        return True
     if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
-        return False
+        return path.suffix == ".txt"
     _, first = next(iter(read_json_lines(path)), (0, {}))
     return "text" in first and "subject" not in first
 
@@ -136,12 +123,12 @@ def _read_texts(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
 
     if path.suffix == ".txt":
         texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
-        split, noun, wanted = LINES, "line", "line of text: expected a prompt on every line"
+        split, noun, wanted = "prompts", "line", "line of text: expected a prompt on every line"
     else:
         texts = list(islice(read_documents([path]), MOST_DOCUMENTS))
         words, least = [text.split() for text in texts], 2 * settings.words
         starts = [" ".join(each[: settings.words]) for each in words if len(each) >= least]
-        split, noun = RUNNING, "document"
+        split, noun = "running_text", "document"
         wanted = f"document of {least} words: give fewer by --words, or longer documents"
     if not starts:
         raise UserError(f"{path} has no {wanted}.")
@@ -158,7 +145,8 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
     Models that write from left to right have no order: only their examples are drawn, to stand
     beside those of the others.
     """
-    from unmask.evaluation.order import watch_texts
+    from unmask.evaluation.order import rank_frequencies, watch_texts
+    from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
 
     settings.check_strategies()
     if not any(family.paradigm.has_steps for family in inputs.families):
@@ -166,57 +154,43 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
         )
+    prompts = inputs.data
     prepared: dict[str, tuple[int | None, Band]] = {}
-    """The canvas of each checkpoint, and how frequent its tokens are."""
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
-        model = inputs.load(member)
-        if member.key not in prepared:
-            prepared[member.key] = _prepare(model, inputs.data, settings.length)
+        model, has_steps = inputs.load(member), member.family.paradigm.has_steps
+        if member.key not in prepared:  # the canvas, and how frequent tokens are
+            tokenizer, length = require_tokenizer(model), settings.length
+            if prompts.facts:
+                encoded = encode_facts(prompts.facts, tokenizer).values()
+                length = choose_length(model, encoded, length)
+            prepared[member.key] = length, rank_frequencies(tokenizer, prompts.texts)
+        own = [each for each in prompts.by_split[split] if has_steps or each.is_example]
+        names = ("steps", "plan", "order", "seed", *(["guidance"] if has_steps else []))
+        chosen = {name: getattr(settings, name) for name in names}
         length, band = prepared[member.key]
-        names = ("steps", "guidance", "plan", "order", "seed")
-        chosen = {name: getattr(settings, name) for name in names} | {"length": length}
-        prompts = inputs.data.by_split[split]
-        if not member.family.paradigm.has_steps:
-            prompts = [prompt for prompt in prompts if prompt.is_example]
-            chosen |= {"guidance": 0.0}
-        commits, texts = watch_texts(model, split, prompts, band, **chosen)
-        commits = commits if member.family.paradigm.has_steps else []
-        tables = {"order": commits, "unmasking": texts}
+        commits, texts = watch_texts(model, split, own, band, length=length, **chosen)
+        tables = {"order": commits if has_steps else [], "unmasking": texts}
         return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
-        for split in inputs.data.by_split:
+        for split in prompts.by_split:
             yield Job(f"{member.key}-{split}", partial(work, member, split))
-
-
-def _prepare(model: "Model", prompts: Prompts, length: int | None) -> "tuple[int | None, Band]":
-    """The canvas, and how frequent the model's tokens are."""
-    from unmask.evaluation.order import rank_frequencies
-    from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
-
-    tokenizer = require_tokenizer(model)
-    if prompts.facts:
-        length = choose_length(model, encode_facts(prompts.facts, tokenizer).values(), length)
-    return length, rank_frequencies(tokenizer, prompts.texts)
 
 
 def summarise(tables: Tables, settings: OrderSettings) -> Summary:
     """When kinds of tokens come, the order map, whether writing goes from left to right."""
-    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER
+    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER, PLACES
 
     rows, seed = tables["order"].to_pylist(), settings.seed
-    quarters = {"place": "last quarter"}, {"place": "first quarter"}
     return {
-        "kinds": [
-            row | {"tokens": row["prompts"]} for row in COMPARISON.average(list(_time(rows)))
-        ],
+        "kinds": [row | {"tokens": row["prompts"]} for row in COMPARISON.average([*_time(rows)])],
         "map": list(_count_steps(rows)),
-        "differences": list(_compare(rows, *quarters, seed)),
+        "differences": list(_compare(rows, "place", PLACES[-1], PLACES[0], seed)),
         "classes": [
             row | {"word": word, "minus": OTHER, "metric": "when"}
             for word in (FUNCTION, NAME, NUMBER)
-            for row in _compare(rows, {"word": word}, {"word": OTHER}, seed)
+            for row in _compare(rows, "word", word, OTHER, seed)
         ],
     }
 
@@ -228,11 +202,11 @@ def _time(rows: Rows) -> Iterator[dict[str, Any]]:
     """
     from unmask.evaluation.order import KINDS
 
-    for own in tidy.group_by(rows, "model").values():
-        for by, kinds in KINDS.items():
-            for row in sorted(own, key=lambda row: kinds.index(row[by])):
-                thirds = {name: low <= row["when"] < high for name, (low, high) in THIRDS.items()}
-                yield {**row, **thirds, "seed": 0, "by": by, "token_kind": row[by]}
+    for own, (by, kinds) in product(tidy.group_by(rows, "model").values(), KINDS.items()):
+        for row in sorted(own, key=lambda row: kinds.index(row[by])):
+            third = THIRDS[bisect_right((1 / 3, 2 / 3), row["when"])]
+            thirds = {name: name == third for name in THIRDS}
+            yield {**row, **thirds, "seed": 0, "by": by, "token_kind": row[by]}
 
 
 def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -250,12 +224,10 @@ def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
                 yield cell | {"share": counts[step] / len(tokens), "texts": len(tokens)}
 
 
-def _compare(
-    rows: Rows, which: Mapping[str, str], others: Mapping[str, str], seed: int
-) -> Iterator[dict[str, Any]]:
+def _compare(rows: Rows, column: str, one: str, other: str, seed: int) -> Iterator[dict[str, Any]]:
     """How much later some tokens of each model come than others, by fact."""
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        sides = (tidy.select(own, **values) for values in (which, others))
+        sides = (tidy.select(own, **{column: each}) for each in (one, other))
         if difference := compare_means(*sides, "when", seed):
             yield {"model": model, "kind": kind} | add_outcome(vars(difference))
 
@@ -264,9 +236,8 @@ def describe(result: Result) -> Sequence[Described]:
     """Texts for the first screen; a sentence for each model, the map, and kinds of tokens."""
     summary = result.summary
     return [
-        blocks.FirstScreen(animate(result.rows("unmasking"))),
-        *_state(summary),
-        *_say_left_out(result),
+        blocks.FirstScreen(_animate(result.rows("unmasking"))),
+        *map(_say_difference, summary["differences"]),
         tidy.draw_map(
             sorted(summary["map"], key=lambda row: row["place"]),
             "order-map",
@@ -281,30 +252,70 @@ def describe(result: Result) -> Sequence[Described]:
             ylabel="share of texts",
         ),
         replace(COMPARISON.draw(summary["kinds"], limits=(0, 100)), name="order"),
-        replace(COMPARISON.tabulate(summary["kinds"], tokens="tokens"), name="kinds"),
+        COMPARISON.tabulate(summary["kinds"], tokens="tokens"),
         *([WORDS.tabulate_differences(summary["classes"])] if summary["classes"] else []),
     ]
 
 
-def _state(summary: Summary) -> Iterator[blocks.Finding]:
-    for row in summary["differences"]:
-        yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
-            f"{tidy.say_difference(row, 'of the steps', 'later', 'earlier')} than its first "
-            f"({labels.count(row['facts'], 'fact')}).",
-            row["outcome"],
-        )
+def _say_difference(row: tidy.Record) -> blocks.Finding:
+    gap = tidy.say_difference(row, "of the steps", "later", "earlier")
+    text = f"{row['model']} commits the last quarter of an answer {gap} than its first"
+    return blocks.Finding(f"{text} ({labels.count(row['facts'], 'fact')}).", row["outcome"])
 
 
-def _say_left_out(result: Result) -> Iterator[blocks.Notice]:
-    """Models that were given, but have no order."""
-    given = {name for record in result.records for name in record.inputs.get("models", {})}
-    measured = {name.rpartition(": ")[2] for name in result.kinds}  # pooled: "RUN: NAME"
-    if missing := sorted(given - measured - set(result.kinds)):
-        yield blocks.Notice(
-            f"Left out: {', '.join(missing)}. An autoregressive model writes from left to right, "
-            "one token per step; its texts are shown beside the others."
-        )
+def _animate(rows: Rows) -> blocks.Figure:
+    """Texts of a fact asked both ways, a panel for each model.
+
+    Those facts come first that show most: recalled by diffusion models both ways, and not by
+    autoregressive ones.
+    """
+    texts = tidy.group_by(tidy.select(rows, seed=rows[0]["seed"]), "split", "fact", "model")
+    by_split = tidy.group_by(rows, "split").items()
+    facts = {split: tidy.distinct(own, "fact") for split, own in by_split}
+    shown: Counter[str] = Counter()
+    for (_, fact, _), (first, *_) in texts.items():
+        shown[fact] += bool(first["hit"]) * (-1 if labels.is_causal(first["kind"]) else 2)
+    splits, numbers = labels.order_splits(list(facts)), range(max(map(len, facts.values())))
+
+    def fill(split: str, number: int) -> list[blocks.TextPanel]:
+        chosen = sorted(facts[split], key=lambda fact: -shown[fact])[number : number + 1]
+        return [
+            _show_text(model, tokens)
+            for way in (split, labels.turn_split(split))
+            for (on, fact, model), tokens in texts.items()
+            if on == way and fact in chosen
+        ]
+
+    return blocks.Figure(
+        name="unmasking",
+        title="One fact, asked both ways",
+        caption="A diffusion model guesses all masks at each step and keeps the guesses it is "
+        "surest of; an autoregressive one writes from left to right. Point at a token, or go to it "
+        "by arrow keys, for what else it could be.",
+        chart="unmasking",
+        views=blocks.make_views([splits, numbers], fill),
+        controls=[
+            blocks.Control("asked", [labels.name_split(split) for split in splits]),
+            blocks.Control("fact", [str(number + 1) for number in numbers]),
+        ],
+    )
+
+
+def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
+    """A text token by token, with what else stood to be written in each place."""
+    first, tokens = tokens[0], sorted(tokens, key=lambda row: row["position"])
+    guesses = [zip(row["guesses"] or (), row["guesses_p"] or (), strict=True) for row in tokens]
+    return blocks.TextPanel(
+        title=f"{model} ({labels.KINDS[first['kind']]})",
+        pieces=["⏎" if row["is_end"] else row["piece"] for row in tokens],
+        steps=[row["step"] for row in tokens],
+        confidence=[row["confidence"] for row in tokens],
+        expected=(first["completion"] or "").strip(),
+        is_hit=bool(first["hit"]),
+        way=labels.name_split(first["split"]),
+        guesses=[[list(zip(*each, strict=True)) for each in steps] for steps in guesses],
+        is_causal=labels.is_causal(first["kind"]),
+    )
 
 
 MEASURE = Measure(
@@ -326,9 +337,9 @@ MEASURE = Measure(
     stages=[
         Stage(
             sizes={
-                "quick": {"limit": 2, "examples": 2, "steps": 4},
-                "laptop": {"limit": 5, "examples": 5, "steps": 16},
-                "full": {"limit": 30, "examples": 4, "steps": 16},
+                "quick": {"limit": 2, "steps": 4},
+                "laptop": {"limit": 5, "examples": 5},
+                "full": {"limit": 30, "examples": 4},
             },
         )
     ],

@@ -13,26 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.base.runs import DIGESTS
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import Clusters
 from unmask.measures.inputs import ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows
-from unmask.measures.result import Result
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
+from unmask.measures.result import Result, list_differences
 from unmask.measures.settings import MachineSettings
-from unmask.results.summaries import Summary, Tables, add_outcome, subtract_clusters
+from unmask.results.summaries import add_outcome, cluster_ratio, subtract_clusters
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
-
-SUMMED = ("tokens", "characters", "bytes", "nll")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,46 +94,36 @@ def summarise(tables: Tables, settings: PerplexitySettings) -> Summary:
 def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
     from unmask.objectives.likelihood import exponentiate
 
-    for (model, kind, seed), documents in tidy.group_by(rows, "model", "kind", "seed").items():
-        sums = {name: sum(row[name] for row in documents) for name in SUMMED}
+    for key, documents in tidy.group_by(rows, "model", "kind", "seed").items():
+        names = ("tokens", "characters", "bytes", "nll")
+        sums = {name: sum(row[name] for row in documents) for name in names}
         error, bit = reduce(math.hypot, (row["error"] for row in documents)), math.log(2)
-        per_token, per_token_error = sums["nll"] / sums["tokens"], error / sums["tokens"]
-        perplexity = exponentiate(per_token)
-        about = {"model": model, "kind": kind, "seed": seed, "documents": len(documents)}
-        about |= {"is_bound": documents[0]["is_bound"], "error": error}
-        yield (
-            sums
-            | about
-            | {
-                "per_token": per_token,
-                "per_token_error": per_token_error,
-                "perplexity": perplexity,
-                "perplexity_error": perplexity * per_token_error,
-                "bits_per_character": sums["nll"] / bit / sums["characters"],
-                "bits_per_byte": sums["nll"] / bit / sums["bytes"],
-                "bits_per_byte_error": error / bit / sums["bytes"],
-            }
-        )
+        yield dict(zip(("model", "kind", "seed"), key, strict=True)) | {
+            **sums,
+            "documents": len(documents),
+            "is_bound": documents[0]["is_bound"],
+            "error": error,
+            "per_token": sums["nll"] / sums["tokens"],
+            "perplexity": exponentiate(sums["nll"] / sums["tokens"]),
+            "bits_per_character": sums["nll"] / bit / sums["characters"],
+            "bits_per_byte": sums["nll"] / bit / sums["bytes"],
+            "bits_per_byte_error": error / bit / sums["bytes"],
+        }
 
 
 def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
     """Bits per byte of one model minus another's, paired by document."""
-    models = {model: _cluster(own) for model, own in tidy.group_by(rows, "model").items()}
+    bits = [{**row, "fact": row["document"], "bits": row["nll"] / math.log(2)} for row in rows]
+    models = tidy.group_by(bits, "model")
     for one, other in combinations(models, 2):
-        gap = subtract_clusters(models[one], models[other], is_share=False)
+        sides = (cluster_ratio(models[model], "bits", "bytes") for model in (one, other))
+        gap = subtract_clusters(*sides, is_share=False)
         yield {"one": one, "other": other, "documents": gap["facts"]} | add_outcome(gap)
-
-
-def _cluster(rows: Rows) -> Clusters:
-    """Bits and bytes by training seed and document: their ratio is the mean."""
-    shape = len(tidy.distinct(rows, "seed")), -1
-    bits = np.array([row["nll"] / math.log(2) for row in rows]).reshape(shape)
-    return Clusters(bits, np.array([float(row["bytes"]) for row in rows]).reshape(shape))
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """What the text costs each model, and the table."""
-    models, differences = result.summary["models"], result.summary["differences"]
+    models = result.summary["models"]
     table = tidy.tabulate(
         "models",
         "What the text costs",
@@ -155,7 +140,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             Column("bits per character", 4): "bits_per_character",
         },
     )
-    return [*_state(models, differences), table]
+    return [*_state(models, result.summary["differences"]), table]
 
 
 def _name_likelihood(row: Mapping[str, Any]) -> str:
@@ -172,10 +157,10 @@ def _state(models: Rows, differences: Rows) -> Iterator[blocks.ReportBlock]:
     costs = {model: _say_cost(own) for model, own in tidy.group_by(models, "model").items()}
     first = models[0]["model"]
     if len(costs) == 1:
-        yield blocks.Text(f"The text costs {costs[first]}.")
+        yield blocks.Text(f"Bits per byte: {costs[first]}.")
     for row in tidy.select(differences, one=first):
         yield blocks.Finding(
-            f"The text costs {costs[first]}, {costs[row['other']]}. The difference is "
+            f"Bits per byte: {costs[first]}; {costs[row['other']]}. The difference is "
             f"{tidy.say(row, has_sign=True)} ({labels.count(row['facts'], 'document')}).",
             row["outcome"],
             "documents",
@@ -183,23 +168,19 @@ def _state(models: Rows, differences: Rows) -> Iterator[blocks.ReportBlock]:
 
 
 def _say_cost(own: Rows) -> str:
-    """A model's cost, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte": the mean over
-    its training seeds, as in the differences."""
-    row, number = own[0], len(own)
-    bits = sum(each["bits_per_byte"] for each in own) / number
-    error = math.hypot(*(each["bits_per_byte_error"] for each in own)) / number
-    kind = labels.KINDS[row["kind"]] + (f", mean of {number} training seeds" if number > 1 else "")
-    cost = f"at most {bits:.2f} ± {error:.2f}" if row["is_bound"] else f"{bits:.2f}"
-    order = " from left to right" if _name_likelihood(row).startswith("exact,") else ""
-    return f"{row['model']} ({kind}) {cost} bits per byte{order}"
+    """A model's cost, the mean over its training seeds as in the differences."""
+    bits = fmean(row["bits_per_byte"] for row in own)
+    error = math.hypot(*(row["bits_per_byte_error"] for row in own)) / len(own)
+    spread = f" ± {error:.2f}" if own[0]["is_bound"] else ""
+    seeds = f", mean of {len(own)} training seeds" if len(own) > 1 else ""
+    return f"{own[0]['model']} {bits:.2f}{spread} ({_name_likelihood(own[0])}{seeds})"
 
 
 def pool(results: Sequence[Result]) -> Tables:
     """The rows of all runs, which must have scored the same documents: they are paired."""
     from unmask.measures.runner import pool_tables
 
-    records = [record for result in results for record in result.records]
-    if len({str(each.inputs[DIGESTS].get("the data")) for each in records}) > 1:
+    if "the data" in list_differences(results):
         raise UserError("the runs scored different texts: expected one text; draw them one by one.")
     return pool_tables(results)
 

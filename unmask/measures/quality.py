@@ -12,7 +12,6 @@ training seed: that of perplexity is the exponential of the ratio's, that of dis
 sets of as many texts (jackknife).
 """
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from unmask.evaluation.quality import DrawnText
     from unmask.net.model import Model
 
-_log = logging.getLogger(__name__)
-
 REAL = "real text"
 """The control's name, in the place of a sampler."""
 COMPARISON = Comparison(
@@ -51,12 +48,18 @@ COMPARISON = Comparison(
     controls=(REAL,),
     most=100,
 )
-TEXTS = {
-    "flops": Quantity("FLOP for each text", is_short=True),
-    "perplexity": Quantity("generative perplexity", is_short=True),
-    **{f"distinct_{size}": Quantity(f"distinct-{size}", digits=3) for size in GRAMS},
-}
-"""What is known of all texts of a sampler together."""
+TABLE = replace(
+    COMPARISON,
+    metrics={
+        **COMPARISON.metrics,
+        "flops": Quantity("FLOP for each text", is_short=True),
+        "perplexity": Quantity("generative perplexity", is_short=True),
+        **{f"distinct_{size}": Quantity(f"distinct-{size}", digits=3) for size in GRAMS},
+    },
+    names=("texts", ""),
+    means="Cost under the judge and variety; distinct-n: different n-grams of words among all",
+)
+"""With what is known of all texts of a sampler together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +148,10 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
         for family in inputs.families
     }
     if lacking := [name for name, pairs in own.items() if not pairs]:
-        text = f"{', '.join(lacking)} can use none of the samplers {', '.join(settings.samplers)}"
-        if len(lacking) == len(own):
-            raise UserError(f"{text}: give one that does not remask, correct or guide.")
-        _log.warning("%s: left out.", text)
+        raise UserError(
+            f"{', '.join(lacking)} can use none of the samplers {', '.join(settings.samplers)}: "
+            "give one that does not remask, correct or guide."
+        )
 
     def work(member: Member, sampler: str, steps: int | None) -> Mapping[str, Rows]:
         columns = member.columns | kinship[member.key] | {"sampler": sampler, "steps": steps}
@@ -156,9 +159,8 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
         return {"quality": [columns | row for row in _judge_texts(drawn, judge())]}
 
     for member in inputs.members():
-        pairs = own[member.family.name]
-        control = [(REAL, None)] if pairs and settings.control else []
-        for sampler, steps in [*control, *pairs]:
+        control = [(REAL, None)] if settings.control else []
+        for sampler, steps in [*control, *own[member.family.name]]:
             yield Job(f"{member.key}-{sampler}-{steps}", partial(work, member, sampler, steps))
 
 
@@ -178,25 +180,22 @@ def _draw(
 
 def _judge_texts(drawn: "Sequence[DrawnText]", judge: "Model") -> Iterator[dict[str, Any]]:
     """A row for each text: what drawing it took, what it costs the judge, how varied it is."""
-    from unmask.evaluation.quality import count_grams, find_text_entropy, judge_texts
+    from unmask.evaluation.quality import find_text_entropy, judge_texts
 
     costs = judge_texts(judge, [each.text for each in drawn])
     for number, (each, cost) in enumerate(zip(drawn, costs, strict=True)):
         row: dict[str, Any] = {"calls": each.calls, "flops": each.flops, "fact": str(number)}
         row |= {"text": each.text, "tokens": len(each.tokens), "nll": cost.nll}
-        row |= {"judge_tokens": cost.tokens, "judge_flops": cost.flops}
+        row |= {"judge_tokens": cost.tokens}
         row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
-        row["entropy"] = find_text_entropy(each.tokens)
-        for size in GRAMS:
-            row[f"different_{size}"], row[f"all_{size}"] = count_grams(each.text.split(), size)
-        yield row
+        yield row | {"entropy": find_text_entropy(each.tokens)}
 
 
 def summarise(tables: Tables, settings: QualitySettings) -> Summary:
-    """Means by model, sampler and steps; values of all texts together; and what judging took."""
+    """Means by model, sampler and steps; values of all texts together; whose kin the judge is."""
     rows = list(_average_calls(tables["quality"].to_pylist()))
     means = COMPARISON.average(rows, "steps", "calls")
-    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_add_judged(rows))}
+    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_join_kinship(rows))}
 
 
 def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -211,26 +210,24 @@ def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
         yield from ({**row, "calls": calls} for row in own)
 
 
-def _add_judged(rows: Rows) -> Iterator[dict[str, Any]]:
-    """What records say of each model and the judge, and what judging its texts took."""
+def _join_kinship(rows: Rows) -> Iterator[dict[str, Any]]:
+    """What records say of each model and the judge."""
     for model, own in tidy.group_by(rows, "model").items():
-        row = {name: sum(each[name] for each in own) for name in ("flops", "judge_flops")}
-        row |= {"model": model, "texts": len(own)}
-        row["is_apart"] = all(each["is_apart"] for each in own)
-        yield row | {"shares_text": any(each["shares_text"] for each in own)}
+        is_apart = all(row["is_apart"] for row in own)
+        shares_text = any(row["shares_text"] for row in own)
+        yield {"model": model, "is_apart": is_apart, "shares_text": shares_text}
 
 
 def pool_rows(rows: Rows) -> Iterator[dict[str, Any]]:
     """Over all texts together: generative perplexity, and shares of different n-grams."""
     names = ("model", "sampler", "steps", "calls")
     for key, own in tidy.group_by(rows, *names).items():
-        row = dict(zip(names, key, strict=True))
-        row["flops"] = sum(each["flops"] for each in own) / len(own)
-        values = {"perplexity": _find_perplexity(own)}
+        flops = sum(each["flops"] for each in own) / len(own)
+        values = {"flops": Interval(flops, math.nan, math.nan)}
+        values |= {"perplexity": _find_perplexity(own)}
         values |= {f"distinct_{size}": _find_distinct(own, size) for size in GRAMS}
-        for name, value in values.items():
-            row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
-        yield row
+        for metric, value in values.items():
+            yield dict(zip(names, key, strict=True)) | {"metric": metric} | vars(value)
 
 
 def _find_perplexity(rows: Rows) -> Interval:
@@ -253,18 +250,16 @@ def _find_distinct(rows: Rows, size: int) -> Interval:
     """
     from unmask.evaluation.quality import find_distinct_share, find_pseudo_values
 
-    seeds = list(tidy.group_by(rows, "seed").values())
     shares, valued = [], []
-    for own in seeds:
+    for own in tidy.group_by(rows, "seed").values():
         texts = [row["text"] for row in own]
         shares.append(find_distinct_share(texts, size))
         values = find_pseudo_values(texts, size) or [None] * len(own)
         valued += [{**row, "pseudo_value": each} for row, each in zip(own, values, strict=True)]
-    known = [share for share in shares if share is not None]
-    if not known:  # no text has so many words
-        return Interval(math.nan, math.nan, math.nan)
-    share, shared = sum(known) / len(known), keep_shared(valued)
-    if not shared or any(row["pseudo_value"] is None for row in shared):
+    known = [share for share in shares if share is not None]  # a text may have too few words
+    share = sum(known) / len(known) if known else math.nan
+    shared = keep_shared(valued)
+    if not known or not shared or any(row["pseudo_value"] is None for row in shared):
         return Interval(share, math.nan, math.nan)
     # Where nothing is repeated, all values are 1: as many texts as of a share never hit still may.
     estimate = estimate_mean(cluster_rows(shared, "pseudo_value"), is_share=share == 1)
@@ -274,7 +269,8 @@ def _find_distinct(rows: Rows, size: int) -> Interval:
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """Who judged what, cost and entropy against network calls, and the table."""
-    means, texts = result.summary["means"], result.summary["texts"]
+    summary, settings = result.summary, cast(QualitySettings, result.settings)
+    means, texts, judged = (summary[name] for name in ("means", "texts", "judged"))
     drawn = [row for row in means if row["sampler"] != REAL]
     calls = sorted(tidy.distinct(drawn, "calls"))
     figures: list[blocks.ReportBlock] = []
@@ -283,50 +279,20 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         level = [{**row, "calls": end} for row in real for end in (calls[0], calls[-1])]
         axis = Factor("calls", "network calls")
         figures.append(COMPARISON.draw([*drawn, *level], axis, is_log2=True))
-    if all(math.isnan(row["perplexity"]) for row in texts if row["sampler"] != REAL):
+    costs = tidy.select(texts, metric="perplexity")
+    if all(math.isnan(row["mean"]) for row in costs if row["sampler"] != REAL):
         figures = [blocks.Notice("All texts that were sampled are empty: no judge can score them.")]
-    settings, judged = cast(QualitySettings, result.settings), result.summary["judged"]
-    drawing, judging = (sum(row[name] for row in judged) for name in ("flops", "judge_flops"))
     text = (
         f"{labels.count(settings.texts, 'text')} of {settings.length} tokens at most from each "
         f"sampler, judged by {settings.judge}. {say_kinship(judged, settings.judge)} Lower "
-        "perplexity at lower entropy is a trade, not a gain. Drawing all texts took at most "
-        f"{drawing:.2g} floating-point operations, judging them and the control {judging:.2g}."
+        "perplexity at lower entropy is a trade, not a gain."
     )
-    return [blocks.Text(text), *figures, _tabulate(means, texts)]
-
-
-def _tabulate(means: Rows, texts: Rows) -> blocks.Table:
-    """A row for each sampler and number of steps; models of one tokenizer have one control."""
-    rows = [*means, *_spread(texts)]
-    real = tidy.select(rows, sampler=REAL, metric="perplexity")
-    if len({round(row["mean"], 6) for row in real}) == 1:
+    rows = [*means, *texts]
+    # Models of one tokenizer have one control.
+    if len({round(row["mean"], 6) for row in tidy.select(costs, sampler=REAL)}) == 1:
         rows = [{**row, "model": "–"} if row["sampler"] == REAL else row for row in rows]
-    both = replace(COMPARISON, metrics={**COMPARISON.metrics, **TEXTS})
-    table = both.tabulate(rows, steps="steps", **{"network calls": "calls"})
-    caption = "Cost under the judge and variety; distinct-n: different n-grams of words among all"
-    return replace(table, name="texts", caption=caption)
-
-
-def _spread(texts: Rows) -> Iterator[dict[str, Any]]:
-    """A row for each value of all texts together."""
-    for row in texts:
-        for name in TEXTS:
-            low, high = (row.get(f"{name}_{end}", math.nan) for end in ("low", "high"))
-            yield {**row, "metric": name, "mean": row[name], "low": low, "high": high}
-
-
-def pool(results: Sequence[Result]) -> Tables:
-    """The rows of all runs, which must have one judge and texts of one length."""
-    from unmask.measures.runner import pool_tables
-
-    settings = [cast(QualitySettings, each.settings) for each in results]
-    judged = sorted({f"{each.judge} reading {each.length} tokens" for each in settings})
-    if len(judged) > 1:
-        raise UserError(
-            f"the runs have different judges or lengths ({'; '.join(judged)}): expected one each."
-        )
-    return pool_tables(results)
+    table = TABLE.tabulate(rows, steps="steps", **{"network calls": "calls"})
+    return [blocks.Text(text), *figures, table]
 
 
 MEASURE = Measure(
@@ -334,7 +300,7 @@ MEASURE = Measure(
     title="Quality and variety of sampled texts",
     help="How likely a judge finds texts and how varied they are, by sampler and network calls.",
     settings=QualitySettings,
-    tables={"quality": "quality/2"},
+    tables={"quality": "quality/3"},
     inputs=ModelsAndData(
         _read,
         "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz or .zst).",
@@ -345,5 +311,4 @@ MEASURE = Measure(
     describe=describe,
     check=check_judge,
     method=__doc__,
-    pool=pool,
 )

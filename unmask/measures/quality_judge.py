@@ -5,7 +5,6 @@ they started from and of the rows they read (`unmask/training/folder.py`), and s
 recipe: lineages are followed from start to start as far as these reach.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from unmask.base.reading import parse_yaml, read_text
 from unmask.base.runs import DIGESTS
 from unmask.measures.inputs import ModelInputs
 from unmask.measures.measure import Rows
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def judge_kinship(
 ) -> dict[str, dict[str, bool]]:
     """Whether the judge is known to be no kin of each member, by its key, and read the same text.
 
-    A judge that is kin to a model is refused. Where no record tells, a warning is logged.
+    A judge that shares weights with a model anywhere in both lineages is refused.
     """
     from unmask.net.model import Model
 
@@ -89,52 +86,31 @@ def judge_kinship(
     for member in inputs.members():
         place = member.family.members[member.seed]
         own = list(member.family.digests.values())[member.seed]
-        theirs = Lineage((), frozenset(), False)
         # A loaded model is known by its tensors, not by files: nothing tells where it comes from.
-        if not isinstance(place, Model):
-            theirs = find_lineage(place, own)
-        _refuse_kin(judge, ours, str(member.family.places[member.seed]), theirs)
+        is_loaded = isinstance(place, Model)
+        theirs = Lineage((), frozenset(), False) if is_loaded else find_lineage(place, own)
+        if set(ours.weights) & set(theirs.weights):
+            raise UserError(
+                f"the judge {judge} and {member.family.places[member.seed]} are one model, or were "
+                "trained from the other or from the same one, and a network finds its own kind of "
+                "text likely: name another judge."
+            )
         columns[member.key] = {
             "is_apart": ours.is_known and theirs.is_known,
             "shares_text": bool(ours.texts & theirs.texts),
         }
-    if unknown := ", ".join(key for key, each in columns.items() if not each["is_apart"]):
-        _log.warning(
-            "no record tells whether the judge %s is kin to %s: a network finds its own kind of "
-            "text likely.",
-            judge,
-            unknown,
-        )
     return columns
-
-
-def _refuse_kin(judge: str, ours: Lineage, model: str, theirs: Lineage) -> None:
-    """Refuse a judge that shares weights with a model anywhere in both lineages."""
-    if not set(ours.weights) & set(theirs.weights):
-        return
-    reason = f"the judge {judge} and {model} were trained from the same model"
-    if ours.weights[0] == theirs.weights[0]:
-        reason = f"{judge} is both the judge and a model that is judged ({model})"
-    elif ours.weights[0] in theirs.weights:
-        reason = f"{model} was trained from the judge {judge}"
-    elif theirs.weights[0] in ours.weights:
-        reason = f"the judge {judge} was trained from {model}"
-    raise UserError(
-        f"{reason}, and a network finds its own kind of text likely: name another judge."
-    )
 
 
 def say_kinship(rows: Rows, judge: str) -> str:
     """Sentences on whose kin the judge is, of rows with a `model` and what records say of it."""
-    unknown = ", ".join(dict.fromkeys(row["model"] for row in rows if not row["is_apart"]))
-    shared = ", ".join(dict.fromkeys(row["model"] for row in rows if row["shares_text"]))
     text = "Records of their trainings show that no model stems from it."
-    if unknown:
+    if unknown := ", ".join(row["model"] for row in rows if not row["is_apart"]):
         text = (
             f"No record tells whether {judge} is kin to {unknown}: if it is, it finds these texts "
             "more likely than others would."
         )
-    if shared:
+    if shared := ", ".join(row["model"] for row in rows if row["shares_text"]):
         text += (
             f" {judge} was trained on the same text as {shared}: what they repeat costs it little."
         )

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
+from unmask.base.tables import find_row_groups
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import ReportBlock
 from unmask.measures.inputs import NEAR_AND_FAR, Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage, Tables
-from unmask.measures.recall_figures import draw_curves
-from unmask.measures.recall_section import describe_recall
+from unmask.measures.recall_section import describe_recall, draw_curves
 from unmask.measures.recall_summary import is_asked, name_base, summarise
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
@@ -126,21 +126,20 @@ def pool(results: Sequence[Result]) -> Tables:
     from unmask.measures.runner import pool_tables
 
     table = pool_tables(results)["recall"]
-    prompts, counts = [], []
-    for result in results:
-        names = ("split", "prompt", "steps")
-        columns = [result.tables["recall"][name].to_pylist() for name in names]
-        prompts.append({key for key in zip(*columns[:2], strict=True) if is_asked(key[0])})
-        counts.append(set(columns[2]) - {None})
-    numbered = [each for each in counts if each]  # a run of causal models alone has no steps
-    shared, steps = set.intersection(*prompts), set.intersection(*(numbered or [set()]))
+    askings = [
+        find_row_groups(each.tables["recall"], "split", "prompt", "steps") for each in results
+    ]
+    prompts = [{key[:2] for key in each if is_asked(key[0])} for each in askings]
+    # A run of causal models alone has no steps.
+    counts = [steps for each in askings if (steps := {key[2] for key in each} - {None})]
+    shared, steps = set.intersection(*prompts), set.intersection(*(counts or [set()]))
     names = " and ".join(name_folders([result.folder for result in results]))
     if not shared:
         raise UserError(
             f"{names} share no prompt: expected runs over the same data; draw them one by one."
         )
-    if numbered and not steps:
-        lists = " against ".join(map(_list_steps, numbered))
+    if counts and not steps:
+        lists = " against ".join(map(_list_steps, counts))
         raise UserError(
             f"{names} share no step count ({lists}): measure one of them anew with steps of the "
             "other, or draw them one by one."
@@ -154,8 +153,12 @@ def pool(results: Sequence[Result]) -> Tables:
     more, further = set.union(*prompts) - shared, set().union(*counts) - steps
     if not more and not further:
         return pooled
-    left_out = {"steps": _list_steps(further), "prompts": len(more), "shared": len(shared)}
-    return pooled | {"left_out": pyarrow.Table.from_pylist([left_out])}
+    text = (
+        f"The runs are compared on the {labels.count(len(shared), 'prompt')} that all of them "
+        f"asked; left out: {labels.count(len(more), 'prompt')}"
+        f"{f' and the step counts {_list_steps(further)}' if further else ''} that only some have."
+    )
+    return pooled | {"left_out": pyarrow.Table.from_pylist([{"text": text}])}
 
 
 def _list_steps(steps: set[int]) -> str:
@@ -164,14 +167,13 @@ def _list_steps(steps: set[int]) -> str:
 
 def _draw_stored(file: str) -> list[ReportBlock]:
     """Curves of recall; the twin has no steps."""
-    rows = read_csv_rows(file, ("steps",), ("percent", "low", "high"))
-    colours = labels.colour_models(dict(tidy.distinct(rows, "model", "kind")))
     cells = [
-        {**row, "name": row["model"], "role": "plain", "colour": colours[row["model"]]}
-        | {"mean": row["percent"] / 100, "low": row["low"] / 100, "high": row["high"] / 100}
-        for row in rows
+        {**row, "name": row["model"], "ending": "", "mean": row["percent"] / 100}
+        | {end: row[end] / 100 for end in ("low", "high")}
+        for row in read_csv_rows(file, ("steps",), ("percent", "low", "high"))
     ]
-    return [draw_curves(cells, labels.order_splits(tidy.distinct(rows, "split")))]
+    splits = labels.order_splits(tidy.distinct(cells, "split"))
+    return [draw_curves(sorted(cells, key=lambda cell: splits.index(cell["split"])))]
 
 
 STORED = (

@@ -1,279 +1,281 @@
-"""Recall in sentences, an example and tables."""
+"""Recall in sentences, figures, an example and tables."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.measures.measure import Described, Rows
-from unmask.measures.recall_figures import (
-    PUBLISHED_SOURCE,
-    draw_curves,
-    draw_ways,
-    list_cells,
-)
 from unmask.measures.recall_summary import (
     CONTROL,
     FILE_CONTROL,
     METRICS,
     RULES,
-    is_asked,
+    keep_last,
+    name_base,
     widen,
 )
-from unmask.results.summaries import mark_outcome
+from unmask.results.comparison import ASKED, Comparison, Factor, Quantity
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
 
-SAYS = {
-    "hit": "contained, the study's rule",
-    "content": "content, in whatever words",
-    "surname": "the surname alone",
+PUBLISHED_SOURCE = (
+    "Rai 2025, How is bidirectional information retrieved and generated in masked diffusion "
+    "language models?, Table 3: SMDM-1028M fine-tuned on Berglund's set, guidance 0.8, context 52"
+)
+PUBLISHED: dict[str, dict[int, float]] = {
+    "d2p_same": {1: 91.3, 2: 97.0, 4: 96.3, 8: 97.3, 16: 98.0, 32: 97.7},
+    "d2p_reverse": {1: 0.0, 2: 0.7, 4: 17.0, 8: 27.3, 16: 31.0, 32: 29.7},
+    "p2d_same": {1: 0.0, 2: 2.3, 4: 25.0, 8: 37.7, 16: 42.0, 32: 43.0},
+    "p2d_reverse": {1: 40.3, 2: 79.0, 4: 87.7, 8: 87.3, 16: 88.3, 32: 90.0},
 }
-"""What the rules of sentences ask for."""
-KEYS: dict[str, tidy.Get] = {"asked": tidy.name_asked, "model": "model"}
-PERCENT = Column("recalled, %", 1, is_percent=True)
+"""Per cent by the study's rule, by split and steps."""
+ENDINGS = {"": "", CONTROL: ", shuffled", FILE_CONTROL: ", Berglund's shuffled file"}
+"""How a model is called whose texts are held against the true answer, or against a control's."""
+BESIDE = {"content": "hit", "hit": "surname"}
+"""By the rule that is told first of a way of asking, the one that is told beside it."""
+MOST_DRAWN = 4
+"""Models whose controls are drawn as well; of more, the table alone has them."""
+RECALL = Comparison(
+    metrics=RULES,
+    groups=(ASKED,),
+    variant=Factor("name", "model"),
+    title="Recall",
+    names=("matches", "differences"),
+    means="Answers recalled, at the most steps, by when a text counts as the answer; shuffled: the "
+    "same texts held against other facts' answers (control)",
+    differences="Differences, paired by fact",
+    most=32,
+)
+WAYS = Comparison(
+    metrics={"recalled": Quantity("recalled", "%")},
+    groups=(ASKED,),
+    title="Answers recalled, each way of asking",
+    caption="At the most steps, with 95 % intervals: descriptions by content where it was judged, "
+    "names contained. Reversed: training showed the other way round only.",
+    names=("ways", ""),
+)
+CURVES = replace(
+    WAYS,
+    title="Recall against denoising steps",
+    caption="Bands are 95 % intervals. Dotted: the same texts held against other facts' answers "
+    "(control). Dashed grey: another model, published. An autoregressive model has no steps.",
+    names=("recall", ""),
+    axis=Factor("steps", "denoising steps"),
+)
 
 
 def describe_recall(result: "Result") -> Sequence[Described]:
-    """What a stranger should hear, the curves, the table, an example; the rest is folded away."""
+    """What a stranger should hear, the curves, an example, the tables; the rest is folded away."""
     summary = result.summary
-    headline = tidy.select(summary["cells"], is_headline=True)
-    answers = [row for row in headline if is_asked(row["split"])]
-    splits = labels.order_splits(tidy.distinct(answers, "split"))
-    cells, models = list_cells(result, headline, splits), _choose_models(answers, splits[0])
-    last = [cell for cell in cells if cell["is_last"]]
-    findings = list(_state(summary, answers, splits))
-    sizes = " or ".join(
-        f"{labels.count(prompts, 'prompt')} about {labels.count(facts, 'fact')}"
-        for prompts, facts in tidy.distinct(answers, "prompts", "facts")
-    )
-    caption = f"Answers recalled, %, by the rule of each way of asking; {sizes} each"
-    last.sort(key=lambda cell: ("plain", "published", "control").index(cell["role"]))
-    has_curves = len({row["steps"] for row in answers} - {None}) > 1
-    matches = _arrange([row for row in summary["cells"] if row["metric"] in RULES], splits)
-    caption_of_rules = "When a text counts as the answer, at the most steps"
-    is_clear = findings[0].is_clear
+    cells = [_name_texts(row) for row in summary["cells"]]
+    splits = labels.order_splits(tidy.distinct(cells, "split"))
+    cells.sort(key=lambda cell: splits.index(cell["split"]))
+    last, headline = keep_last(cells, "model", "split"), tidy.select(cells, is_headline=True)
+    answers = tidy.select(last, is_headline=True, ending="")
+    pair = _choose_pair(tidy.select(answers, split=splits[0]))
+    gaps = _list_gaps(summary, splits)
+    findings = list(_state(last, gaps, splits))
+    by_study = tidy.select(cells, metric="hit", ending="")
+    has_curves = len({cell["steps"] for cell in headline} - {None}) > 1
     return [
-        *(_state_story(models) if is_clear else ()),
-        blocks.FirstScreen(draw_ways(last, splits)),
+        *(_head(pair) if findings[0].is_clear else ()),
+        blocks.FirstScreen(_draw_ways(answers)),
         *findings,
-        *_say_more(result, answers, splits),
-        *([draw_curves(cells, splits)] if has_curves else ()),
+        *(blocks.Notice(row["text"]) for row in summary.get("left_out", ())),
+        *([draw_curves([*headline, *_list_published(result, headline)])] if has_curves else ()),
         _show_example(summary["example"]),
-        _tabulate_cells("hits", caption, last, splits),
-        _tabulate("matches", caption_of_rules, matches, KEYS, 16),
-        *_fold_details(result, splits),
-        *(_make_numbers(models) if is_clear else ()),
+        _tabulate(sorted(last, key=lambda cell: list(ENDINGS).index(cell["ending"]))),
+        _tabulate_steps([*by_study, *_list_published(result, by_study)], splits),
+        *_fold_details(summary, tidy.select(last, ending=""), gaps),
     ]
 
 
-def _state(summary: Any, answers: Rows, splits: Sequence[str]) -> Iterator[blocks.Finding]:
-    """Both reversed ways by their rule and the one beside it, more steps, and guidance."""
+def _name_texts(row: tidy.Record) -> dict[str, Any]:
+    """A cell with the widest interval it has, and what its texts are held against apart."""
+    split = name_base(row["split"])
+    ending = row["split"].removeprefix(split)
+    return widen(row) | {"split": split, "ending": ending, "name": row["model"] + ENDINGS[ending]}
+
+
+def _list_gaps(summary: Any, splits: Sequence[str]) -> Rows:
+    """Differences at the most steps: between models, to controls, and to the fewest steps."""
+    gaps = [
+        {**row, "model": row["one"], "minus": row["other"]}
+        for row in keep_last(summary["pairs"], "one", "other", "split")
+    ]
+    for row in keep_last(summary["controls"], "model", "split"):
+        gaps.append({**row, "minus": row["model"] + ENDINGS[CONTROL]})
+    for row in summary["gains"]:
+        gaps.append({**row, "minus": f"{row['model']}, {labels.count(row['few'], 'step')}"})
+    gaps.sort(key=lambda row: splits.index(row["split"]))
+    return [widen(row) | {"name": row["model"]} for row in gaps]
+
+
+def _list_published(result: "Result", cells: Rows) -> Rows:
+    """Published numbers of what was asked, beside Berglund's data alone."""
+    sources = [record.inputs.get("data", "") for record in result.records]
+    if not all(source.startswith("reversal-curse files") for source in sources):
+        return []
+    shown = {"model": "published", "name": "published", "ending": None, "kind": "masked"}
+    ends = {"metric": "hit", "low": math.nan, "high": math.nan}
+    return [
+        shown | ends | {"split": split, "steps": steps, "mean": share / 100}
+        for split, steps in tidy.distinct(tidy.select(cells, metric="hit"), "split", "steps")
+        if (share := PUBLISHED.get(split, {}).get(steps)) is not None
+    ]
+
+
+def _choose_pair(cells: Rows) -> Rows:
+    """A diffusion model at the least guidance, and an autoregressive one; without one another
+    diffusion model at the same guidance, where there is one."""
+    ranked = sorted(
+        cells, key=lambda cell: (labels.is_causal(cell["kind"]), cell["guidance"] or 0.0)
+    )
+    causal = [cell for cell in ranked[1:] if labels.is_causal(cell["kind"])]
+    alike = [cell for cell in ranked[1:] if cell["guidance"] == ranked[0]["guidance"]]
+    return [*ranked[:1], *(causal or alike)[:1]]
+
+
+def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Finding]:
+    """How much more one model recalls than another, or than its control: in both reversed ways, by
+    the rule that is told first and the one beside it."""
     near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
     for split in near[:2] or splits[:1]:
-        rules = tidy.distinct(tidy.select(summary["pairs"], split=split), "metric")
-        first = next(row["metric"] for row in answers if row["split"] == split)
-        for rule in [first, *(each for each in rules if each != first)]:
-            cells = tidy.select(summary["cells"], split=split, metric=rule)
-            yield _compare(summary, _choose_models(cells, split), rule)
-    first, *_ = _choose_models(answers, splits[0])
-    where = {"split": splits[0], "metric": first["metric"]}
-    for row in tidy.select(summary["gains"], model=first["model"], **where):
-        yield _find_change(row, f"{row['many']} denoising steps", f"{row['few']}", first["model"])
-    strengths = {cell["model"]: cell["guidance"] for cell in answers}
-    for row in _keep_last(tidy.select(summary["pairs"], **where), "one", "other")[:1]:
-        one, other = (f"guidance {strengths[row[side]] or 0:g}" for side in ("one", "other"))
-        if (name := row["one"].removesuffix(one)) + other == row["other"]:
-            yield _find_change(row, one, other, name.removesuffix(", "))
+        rule = tidy.select(last, split=split, is_headline=True)[0]["metric"]
+        for metric in (rule, BESIDE[rule]):
+            means = tidy.select(last, split=split, metric=metric)
+            pair = _choose_pair(tidy.select(means, ending=""))
+            names = [cell["name"] for cell in pair]
+            names += [name + ENDINGS[CONTROL] for name in names]  # of one model alone its control
+            own = tidy.select(gaps, split=split, metric=metric)
+            own = [row for row in own if [row["name"], row["minus"]] == names[:2]]
+            if own:
+                compared = replace(RECALL, compared=[metric], against=[names[:2]])
+                yield from compared.state({"matches": means, "differences": own})
+            elif metric == rule:
+                compared = replace(RECALL, chance={metric: 0.0})
+                yield from compared.state({"matches": [{**pair[0], "outcome": "not measured"}]})
 
 
-def _find_change(row: tidy.Record, one: str, other: str, model: str) -> blocks.Finding:
-    text = f"With {one} instead of {other}, recall of {model} changes by"
-    return blocks.Finding(f"{text} {tidy.say(widen(row), 'points')}.", row["outcome"])
-
-
-def _choose_models(cells: Rows, split: str) -> Rows:
-    """A diffusion and an autoregressive model, or two others, or one, at the most steps; of
-    several strengths of guidance the lowest."""
-    models: dict[str, Any] = {}
-    for cell in _keep_last(tidy.select(cells, split=split), "model"):
-        strength = cell["guidance"] or 0.0
-        name = cell["model"].removesuffix(f", guidance {strength:g}")
-        if name not in models or strength < models[name]["guidance"]:
-            models[name] = cell
-    first, *others = sorted(models.values(), key=lambda cell: labels.is_causal(cell["kind"]))
-    return [first, *sorted(others, key=lambda cell: not labels.is_causal(cell["kind"]))[:1]]
-
-
-def _compare(summary: Any, cells: Rows, rule: str) -> blocks.Finding:
-    """How much more one model recalls than another, or than its control."""
-    split, first = cells[0]["split"], cells[0]
-    lead = "Trained on “A is B”, asked “B is A”" if labels.is_reversed(split) else "Asked"
-    shares = []
-    for cell in cells:
-        steps = f" in {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
-        kind = labels.KINDS[cell["kind"]]
-        shares.append(f"{cell['model']} ({kind}) recalls {tidy.say_share(cell['mean'])}{steps}")
-    where = {"split": split, "metric": rule, "steps": first["steps"]}
-    if len(cells) == 2:
-        where |= {"one": first["model"], "other": cells[1]["model"]}
-        gaps, ending = tidy.select(summary["pairs"], **where), "The difference is {}."
-    else:
-        gaps = tidy.select(summary["controls"], **where, model=first["model"])
-        ending = "Compared with other facts' answers in the same texts (control) that is {}."
-    text = f"{lead} ({labels.name_split(split)}; {SAYS[rule]}): {', '.join(shares)}. "
-    if not gaps:
-        return blocks.Finding(f"{text}No control was measured.", "not measured")
-    (gap,) = map(widen, gaps)
-    return blocks.Finding(text + ending.format(tidy.say(gap, "points")), gap["outcome"])
-
-
-def _state_story(cells: Rows) -> Iterator[blocks.FirstScreen]:
-    """What a stranger understands, where it is clear."""
-    if len(cells) == 2 and labels.is_reversed(cells[0]["split"]):
-        is_alike = cells[0]["kind"] == cells[1]["kind"]
+def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
+    """What a stranger understands of two models in reverse, and recall in numbers."""
+    is_reversed, kinds = labels.is_reversed(cells[0]["split"]), tidy.distinct(cells, "kind")
+    if is_reversed and len(kinds) == 2:
         one, other = (
-            f"{name} recalls {tidy.say_share(cell['mean'])}"
+            f"the {labels.KINDS[cell['kind']]} model recalls {tidy.say_share(cell['mean'])}"
             for cell in cells
-            for name in [cell["model"] if is_alike else f"the {labels.KINDS[cell['kind']]} model"]
         )
         yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {one}, {other}")
+    for cell in cells:
+        value, _, ends = tidy.say(cell, "%").partition(" [")
+        note = f"[{ends} {cell['model']}, {tidy.name_asked(cell)}"
+        note += f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
+        lead = f"recalled{' in reverse' if is_reversed else ''}, {labels.KINDS[cell['kind']]}"
+        yield blocks.Number(lead, value, note)
 
 
-def _say_more(result: "Result", answers: Rows, splits: Sequence[str]) -> Iterator[Any]:
-    """What the curse is, what intervals are for, and what pooled or old runs do not have."""
-    if labels.is_reversed(splits[0]):
-        yield blocks.Text(
-            "A model that has learned “A is B” and cannot answer “B is A” shows the reversal curse "
-            "(Berglund et al. 2023, arXiv 2309.12288)."
-        )
-    for row in result.summary.get("left_out", ()):
-        parts = [f"the step counts {row['steps']}"] if row["steps"] else []
-        parts += [labels.count(row["prompts"], "prompt")] if row["prompts"] else []
-        yield blocks.Notice(
-            f"The runs are compared on the {labels.count(row['shared'], 'prompt')} that all of "
-            f"them asked; left out: {' and '.join(parts)} that only some have."
-        )
-    more = "" if answers[0]["low_phrasings"] is None else " and phrasings"
-    text = f"Intervals are for other facts{more}"
-    several = {row["model"]: row for row in answers if row["seeds"] > 1}
-    runs = [
-        f"{model}: {labels.count(row['seeds'], 'training run')}"
-        + (f" from {row['openings']} adaptations" if row["openings"] > 1 else "")
-        for model, row in several.items()
-    ]
-    text += f", and for other trainings ({'; '.join(runs)})" if runs else ""
-    if not tidy.select(result.summary["cells"], metric="content"):
-        text += ". These texts were not judged by content: descriptions count by the study's rule"
-    yield blocks.Text(f"{text}.")
+def _draw_ways(answers: Rows) -> blocks.Figure:
+    """Recall of each model at the most steps, every way of asking on one scale."""
+    return WAYS.draw(
+        [{**cell, "metric": "recalled"} for cell in answers],
+        label=tidy.name_asked,
+        note=lambda cell: labels.count(cell["facts"], "fact"),
+        panel=lambda cell: "",
+        choose=(),
+        limits=(0, 100),
+    )
 
 
-def _keep_last(rows: Rows, *by: str) -> Rows:
-    """The rows with the most steps of their group; a causal model has no steps."""
-    groups = tidy.group_by(rows, *by).values()
-    pairs = [(group, max(row["steps"] or 0 for row in group)) for group in groups]
-    return [row for group, most in pairs for row in group if (row["steps"] or 0) == most]
+def draw_curves(cells: Rows) -> blocks.Figure:
+    """Recall against steps, a panel for each way of asking."""
+    counts = sorted({cell["steps"] for cell in cells} - {None}) or [1]
+    kinds = dict(tidy.distinct(tidy.select(cells, ending=""), "model", "kind"))
+    colours = labels.colour_models(kinds) | {"published": "control"}
+    drawn = ["", None, *([CONTROL] if len(kinds) <= MOST_DRAWN else [])]
+    points = []
+    for cell in (cell for cell in cells if cell["ending"] in drawn):
+        band = {} if cell["ending"] == "" else {"low": cell["mean"], "high": cell["mean"]}
+        # A causal model is the same at every step count.
+        steps = counts if cell["steps"] is None else [cell["steps"]]
+        points += [{**cell, **band, "metric": "recalled", "steps": at} for at in steps]
+    return CURVES.draw(
+        points,
+        line="name",
+        colour=lambda cell: colours[cell["model"]],
+        dash=lambda cell: {"": "solid", CONTROL: "dot"}.get(cell["ending"], "dash"),
+        panel=tidy.name_asked,
+        choose=(),
+        is_log2=True,
+        limits=(-4, 104),
+    )
 
 
-def _arrange(rows: Rows, splits: Sequence[str], *by: str) -> list[dict[str, Any]]:
-    """What was asked with the most steps, by way of asking."""
-    answers = [row for row in rows if is_asked(row["split"])]
-    last = map(widen, _keep_last(answers, *(by or ("model", "split"))))
-    return sorted(last, key=lambda row: splits.index(row["split"]))
+def _show_example(rows: Rows) -> blocks.Table:
+    """What each model wrote after one prompt."""
+    prompt, answer = (rows[0][name].strip() for name in ("prompt", "completion"))
+    way = tidy.name_asked(rows[0])
+    caption = f"An example, chosen for what it shows ({way}): after “{prompt} …” comes “{answer}”"
+    columns: dict[str | Column, tidy.Get] = {
+        "model": "model",
+        "text": lambda row: shorten(row["generation"], 160, placeholder="…") or "(nothing)",
+        "contained": lambda row: "yes" if row["hit"] else "no",
+    }
+    return tidy.tabulate("example", caption, rows, columns)
 
 
-def _tabulate_cells(name: str, caption: str, cells: Rows, splits: Sequence[str]) -> blocks.Table:
-    """Recall by steps and model, a column for each way of asking."""
+def _tabulate_steps(cells: Rows, splits: Sequence[str]) -> blocks.Table:
+    """Recall by the study's rule, a column for each way of asking; the most steps come first."""
+    most = max((cell["steps"] or 0 for cell in cells), default=0)
+    names = tidy.distinct(cells, "name")
+    rows = sorted(cells, key=lambda cell: (-(cell["steps"] or most), names.index(cell["name"])))
+    caption = "Answers recalled by the study's rule, %, by the number of steps"
+    if "published" in names:
+        caption += f". Published: {PUBLISHED_SOURCE}; another model and training, no intervals"
+    heads = {split: Column(labels.name_split(split), 1, is_percent=True) for split in splits}
     return tidy.tabulate_means(
-        name,
+        "steps",
         caption,
-        [{**cell, "metric": cell["split"]} for cell in cells],
+        [{**cell, "metric": cell["split"]} for cell in rows],
         {"steps": "steps", "model": "name"},
-        {split: Column(labels.name_split(split), 1, is_percent=True) for split in splits},
-        role=lambda cell: cell["role"],
+        heads,
+        role=lambda cell: "plain" if cell["ending"] == "" else "published",
         most=32,
     )
 
 
-def _tabulate(name: str, caption: str, rows: Rows, keys: Any, most: int) -> blocks.Table:
+def _tabulate(rows: Rows, metrics: Mapping[str, Quantity] = RULES, **changes: Any) -> blocks.Table:
     """Means, a column for each metric that was measured."""
-    measured = {row["metric"] for row in rows}
-    heads = {name: each.head() for name, each in METRICS.items() if name in measured}
-    return tidy.tabulate_means(name, caption, rows, keys, heads, most=most)
+    measured = tidy.distinct(rows, "metric")
+    shown = {name: metric for name, metric in metrics.items() if name in measured}
+    runs = {"training runs": _count_runs}
+    return replace(RECALL, metrics=shown, **changes).tabulate(rows, **runs)
 
 
-def _fold_details(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Fold]:
-    """All steps, phrasings, other metrics, differences, runs, and steps per token."""
-    summary = result.summary
-    by_study = list_cells(result, tidy.select(summary["cells"], metric="hit"), splits)
-    steps = [cell for cell in by_study if cell["role"] != "control"]
-    caption = "Answers recalled by the study's rule, %, by the number of steps"
-    if any(cell["role"] == "published" for cell in steps):
-        caption += f". Published: {PUBLISHED_SOURCE}; another model and training, no intervals"
-    yield blocks.Fold("By the number of steps", [_tabulate_cells("steps", caption, steps, splits)])
-    if templates := _arrange(summary["templates"], splits):
-        keys = {"asked": tidy.name_asked, "phrasing": "template", "model": "model"}
-        caption = "Answers recalled by phrasing, at the most steps; intervals by fact"
-        table = _tabulate("templates", caption, templates, keys, 60)
+def _count_runs(cell: tidy.Record) -> str:
+    several = f" from {cell['openings']} adaptations" if cell["openings"] > 1 else ""
+    return f"{cell['seeds']}{several}"
+
+
+def _fold_details(summary: Any, last: Rows, gaps: Rows) -> Iterator[blocks.Fold]:
+    """Recall by phrasing, other metrics, and differences."""
+    if templates := [_name_texts(row) for row in keep_last(summary["templates"], "model", "split")]:
+        table = _tabulate(
+            templates,
+            groups=(ASKED, Factor("template", "phrasing")),
+            names=("templates", ""),
+            means="Answers recalled by phrasing, at the most steps",
+            most=60,
+        )
         yield blocks.Fold("By phrasing", [table])
-    others = _arrange([row for row in summary["cells"] if row["metric"] not in RULES], splits)
-    table = _tabulate("metrics", "Other metrics, at the most steps", others, KEYS, 12)
-    bleu = blocks.Text(f"BLEU: `{summary['method'][0]['bleu']}`.")
-    yield blocks.Fold("Other metrics", [table, *_count_uncontrolled(summary["cells"]), bleu])
-    columns: dict[Any, tidy.Get] = {"models": lambda row: f"{row['one']} − {row['other']}"}
-    columns |= {"asked": tidy.name_asked, "counted": lambda row: RULES[row["metric"]].label}
-    columns |= {Column("points", 1, is_percent=True, has_sign=True): tidy.to_interval}
-    caption = "Differences at the most steps, paired by fact"
-    if pairs := _arrange(summary["pairs"], splits, "one", "other", "split"):
-        table = tidy.tabulate("pairs", caption, pairs, columns, mark_outcome)
-        yield blocks.Fold("Differences between models", [table])
-    if runs := _arrange(summary["runs"], splits):
-        columns = KEYS | {name: name for name in ("opening", "seed") if name in runs[0]}
-        caption = "Answers recalled at the most steps"
-        table = tidy.tabulate("runs", caption, runs, columns | {PERCENT: "mean"}, most=32)
-        yield blocks.Fold("Each training run by itself", [table])
-    if budgets := _arrange(summary["budgets"], splits):
-        columns = KEYS | {"steps": "steps", Column("tokens of the answer", 1): "tokens"}
-        columns |= {"steps per token": "per_token"}
-        caption = "On average; steps are also spent on what follows the answer"
-        table = tidy.tabulate("budgets", caption, budgets, columns)
-        yield blocks.Fold("Steps per token of the answer", [table])
-
-
-def _count_uncontrolled(cells: Rows) -> Iterator[blocks.Text]:
-    """Prompts whose shuffled answer is their own fact's."""
-    prompts = dict(tidy.distinct(tidy.select(cells, metric="hit"), "split", "prompts"))
-    for ending, of in ((CONTROL, ""), (FILE_CONTROL, " of Berglund's file")):
-        missing = {split: n - prompts.get(split + ending, n) for split, n in prompts.items()}
-        counts = [f"{n} of {labels.name_split(split)}" for split, n in missing.items() if n]
-        if counts:
-            yield blocks.Text(
-                f"The shuffling{of} left some prompts an answer of their own fact, which is no "
-                f"control ({', '.join(counts)}): they are left out of what is said about it."
-            )
-
-
-def _show_example(rows: Rows) -> blocks.Table:
-    """One prompt, the true answer, and what each model wrote."""
-    first = rows[0]
-    lines = [("prompt", f"{first['prompt'].strip()} …", None)]
-    lines.append(("true answer", first["completion"].strip(), None))
-    for row in rows:
-        text = shorten(row["generation"], 160, placeholder="…") or "(nothing)"
-        lines.append((row["model"], text, "yes" if row["hit"] else "no"))
-    caption = f"An example, chosen for what it shows ({tidy.name_asked(first)})"
-    columns = [Column(""), Column("text"), Column("contained")]
-    shown = [blocks.Row(line, "strong" if i == 1 else "plain") for i, line in enumerate(lines)]
-    return blocks.Table("example", caption, columns, shown)
-
-
-def _make_numbers(cells: Rows) -> Iterator[blocks.Number]:
-    """Recall of the headline's models, for the top of a page."""
-    for cell in map(widen, cells):
-        lead = "recalled in reverse" if labels.is_reversed(cell["split"]) else "recalled"
-        value, _, ends = tidy.say(cell, "%").partition(" [")
-        note = f"[{ends} {cell['model']}, {tidy.name_asked(cell)}"
-        note += f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
-        yield blocks.Number(f"{lead}, {labels.KINDS[cell['kind']]}", value, note)
+    others = {name: metric for name, metric in METRICS.items() if name not in RULES}
+    means = f"Other metrics, at the most steps. BLEU: {summary['method'][0]['bleu']}"
+    table = _tabulate(last, others, names=("metrics", ""), means=means)
+    yield blocks.Fold("Other metrics", [table])
+    if gaps:
+        compared = replace(RECALL, compared=tidy.distinct(gaps, "metric"))
+        yield blocks.Fold("Differences", [compared.tabulate_differences(gaps)])

@@ -53,6 +53,9 @@ SHARES = [name for name, metric in METRICS.items() if metric.is_share]
 LEAST = {name: metric.least for name, metric in METRICS.items() if metric.least is not None}
 UNUSED = ("completion", "generation", "guidance", "length", "trained", "rivals", "seconds")
 """Columns that no statistic of groups is made of."""
+BEATS = {"beats_control": CONTROL, "beats_file": FILE_CONTROL}
+"""Whether the true answer is likelier than the control's, by the control."""
+CELL = ("model", "kind", "split", "steps")
 Asking = tuple[str, str, int | None]
 """A model, a split and a number of steps."""
 HitClusters = Mapping[str, tuple[Clusters, Crossed | None]]
@@ -75,6 +78,18 @@ def widen(row: tidy.Record) -> dict[str, Any]:
     return {**row} if ends["low"] is None else {**row, **ends}
 
 
+def keep_last(rows: Rows, *by: str) -> Rows:
+    """The rows with the most steps of their group; a causal model has no steps."""
+    groups = tidy.group_by(rows, *by).values()
+    most = [max(row["steps"] or 0 for row in group) for group in groups]
+    return [
+        row
+        for group, steps in zip(groups, most, strict=True)
+        for row in group
+        if (row["steps"] or 0) == steps
+    ]
+
+
 def summarise(tables: Tables, settings: Any) -> Summary:
     """Means by every rule and metric; differences between models, to controls, between steps."""
     from unmask.evaluation.metrics import bleu_signature
@@ -82,121 +97,99 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     groups, sides = Groups(tables["recall"]), dict[Asking, HitClusters]()
     names = ("cells", "pairs", "controls", "gains", "templates", "runs", "budgets")
     summary: dict[str, list[Any]] = {name: [] for name in names}
-    last = groups.list_last()
-    for key, rows in groups.items():
-        model, split, steps = key
-        named, rules = {"model": model, "split": split, "steps": steps}, groups.rules[split]
-        summary["cells"] += groups.average(key, rows)
-        if not is_asked(split):
-            continue
-        sides[key] = _cluster(rows, rules)
-        if controls := groups.get((model, split + CONTROL, steps)):
+    for asking in groups.asked:
+        named = dict(zip(("model", "split", "steps"), asking, strict=True))
+        rows, controls = groups.read(asking), [groups.read(asking, x) for x in BEATS.values()]
+        _mark_likelier(rows, controls)
+        rules = _choose_rules(rows)
+        for own in (rows, *controls):
+            for cell in groups.average(own, CELL, METRICS):
+                more = {"guidance": groups.guidance[asking[0]]}
+                summary["cells"].append(cell | more | {"is_headline": cell["metric"] == rules[0]})
+        sides[asking] = _cluster(rows, rules)
+        if controls[0]:
             known = [row for row in rows if row["beats_control"] is not None]
-            both = (_cluster(each, rules) for each in (known, controls))
+            both = (_cluster(each, rules) for each in (known, controls[0]))
             summary["controls"] += [named | gap for gap in _subtract(*both)]
-        if key in last and cluster_phrasings(rows, "hit") is not None:
-            summary["templates"] += groups.average_phrasings(rows)
+        if asking in groups.last and cluster_phrasings(rows, "hit") is not None:
+            for same in tidy.group_by(rows, "phrasing").values():
+                template = {"template": name_template([row["prompt"] for row in same])}
+                means = groups.average(same, (*CELL, "phrasing"), RULES)
+                summary["templates"] += [mean | template for mean in means]
         summary["runs"] += [named | run for run in _list_runs(rows, rules[0])]
         if "tokens" in rows[0]:
-            tokens = sum(row["tokens"] for row in rows) / len(rows)
+            tokens, steps = sum(row["tokens"] for row in rows) / len(rows), named["steps"]
             per_token = None if steps is None else steps / tokens
             summary["budgets"].append(named | {"tokens": tokens, "per_token": per_token})
     summary["pairs"] += _compare_models(sides, groups.kinds)
     summary["gains"] += _compare_steps(sides)
-    summary["example"] = list(_choose_example(groups, last))
+    summary["example"] = list(_choose_example(groups))
     summary["method"] = [{"bleu": bleu_signature()}]
     left_out = tables.get("left_out")
     return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
 
 
-class Groups(Mapping[Asking, Rows]):
-    """Rows by model, split and steps, made when they are looked at: all at once would fill memory.
+class Groups:
+    """Rows by model, split and steps, read when they are asked for: all at once would fill memory.
 
-    A model that was asked with several strengths of guidance is one model for each of them. Rows
-    have `beats_control` and `beats_file`: whether the true answer is likelier than the shuffled
-    one, of the same phrasing or of the data's own file.
+    A model that was asked with several strengths of guidance is one model for each of them.
     """
 
     def __init__(self, table: "pyarrow.Table"):
-        self.table, self.strengths = _name_strengths(table)
-        self.places = find_row_groups(self.table, "model", "split", "steps")
-        self.kinds = {key[0]: self.table["kind"][at[0]].as_py() for key, at in self.places.items()}
-        columns = {*table.column_names, "beats_control", "beats_file"}
-        self.metrics = [name for name in METRICS if name in columns]
-        self.rules = {key[1]: self._choose_rules(at) for key, at in self.places.items()}
-
-    def _choose_rules(self, at: list[int]) -> list[str]:
-        """By what differences are made, the headline first; old tables have the study's alone."""
-        ways = set(self.table["direction"].take(at).to_pylist())
-        rules = ("hit", "surname")[: 1 + (ways == {"d2p"})] if "d2p" in ways else ("content", "hit")
-        return [rule for rule in rules if rule in self.metrics]
-
-    def __getitem__(self, key: Asking) -> Rows:
-        rows = list_rows(self.table.take(self.places[key]), *UNUSED)
-        for column, ending in (("beats_control", CONTROL), ("beats_file", FILE_CONTROL)):
-            at = self.places.get((key[0], key[1] + ending, key[2]))
-            controls = (
-                self.table.select(["seed", "prompt", "logp"]).take(at).to_pylist() if at else []
-            )
-            logps = {(each["seed"], each["prompt"]): each["logp"] for each in controls}
-            for row in rows:
-                logp = logps.get((row["seed"], row["prompt"]))
-                row[column] = None if logp is None else row["logp"] > logp
-        return rows
-
-    def __iter__(self) -> Iterator[Asking]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def list_last(self) -> list[Asking]:
+        self.table = table
+        self.kinds: dict[str, str] = {}
+        self.guidance: dict[str, float | None] = {}
+        self.places: dict[Asking, list[int]] = {}
+        models = [model for model, _ in find_row_groups(table, "model", "guidance")]
+        groups = find_row_groups(table, "model", "guidance", "kind", "split", "steps")
+        for (model, guidance, kind, split, steps), at in groups.items():
+            name = f"{model}, guidance {guidance:g}" if models.count(model) > 1 else model
+            self.kinds[name], self.guidance[name] = kind, guidance
+            self.places[name, split, steps] = at
+        self.asked = [asking for asking in self.places if is_asked(asking[1])]
+        named = [dict(zip(("model", "split", "steps"), each, strict=True)) for each in self.asked]
+        self.last = [tuple(row.values()) for row in keep_last(named, "model", "split")]
         """What was asked with the most steps of its model and split."""
-        most: dict[tuple[str, str], int] = {}
-        for model, split, steps in self:
-            most[model, split] = max(most.get((model, split), 0), steps or 0)
-        return [key for key in self if is_asked(key[1]) and (key[2] or 0) == most[key[:2]]]
 
-    def average(self, key: Asking, rows: Rows) -> Iterator[dict[str, Any]]:
-        """A group's mean by every metric."""
-        by, split = ("model", "kind", "split", "steps"), key[1]
-        first = self.rules[name_base(split) if name_base(split) in self.rules else split][0]
-        for cell in estimate_means(rows, by, self.metrics, SHARES, LEAST, list(RULES)):
-            more = {"guidance": self.strengths.get(key[0])}
-            yield cell | more | {"is_headline": cell["metric"] == first}
+    def read(self, asking: Asking, control: str = "") -> list[dict[str, Any]]:
+        """The rows of a group, or of a control of it; none where there is no control."""
+        model, split, steps = asking
+        at = self.places.get((model, split + control, steps), [])
+        rows = list_rows(self.table.take(at), *UNUSED) if at else []
+        return [row | {"model": model} for row in rows]
 
-    def average_phrasings(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        """Means by phrasing and rule."""
-        rules = [rule for rule in RULES if rule in self.metrics]
-        for phrasing, members in tidy.group_by(rows, "phrasing").items():
-            named = {"template": name_template([row["prompt"] for row in members])}
-            by = ("model", "kind", "split", "steps")
-            for cell in estimate_means(members, by, rules, rules):
-                yield cell | {"phrasing": phrasing} | named
+    def average(
+        self, rows: Rows, by: Sequence[str], metrics: Mapping[str, Quantity]
+    ) -> list[dict[str, Any]]:
+        """Means by those metrics that the table has, for other phrasings as well."""
+        columns = {*self.table.column_names, *BEATS}
+        names = [name for name in metrics if name in columns]
+        return estimate_means(rows, by, names, SHARES, LEAST, names)
 
 
-def _name_strengths(table: "pyarrow.Table") -> "tuple[pyarrow.Table, dict[str, float | None]]":
-    """The table with a model's name for each strength of guidance where it has several, and the
-    strength of each name."""
-    import pyarrow
+def _mark_likelier(rows: list[dict[str, Any]], controls: Sequence[list[dict[str, Any]]]) -> None:
+    """Add to rows whether the true answer is likelier than the shuffled one of the same prompt."""
+    for name, own in zip(BEATS, controls, strict=True):
+        logps = {(row["seed"], row["prompt"]): row["logp"] for row in own}
+        for row in rows:
+            logp = logps.get((row["seed"], row["prompt"]))
+            row[name] = None if logp is None else row["logp"] > logp
+        for row in own:
+            row |= dict.fromkeys(BEATS)
 
-    pairs = list(find_row_groups(table, "model", "guidance"))
-    models = [model for model, _ in pairs]
-    names = {
-        (model, strength): f"{model}, guidance {strength:g}" if models.count(model) > 1 else model
-        for model, strength in pairs
-    }
-    columns = (table[name].to_pylist() for name in ("model", "guidance"))
-    named = pyarrow.array([names[pair] for pair in zip(*columns, strict=True)], pyarrow.string())
-    table = table.set_column(table.column_names.index("model"), "model", named)
-    return table, {name: strength for (_, strength), name in names.items()}
+
+def _choose_rules(rows: Rows) -> list[str]:
+    """By what differences are made, the headline first; old tables have the study's alone."""
+    ways = {row["direction"] for row in rows}
+    rules = ("hit", "surname")[: 1 + (ways == {"d2p"})] if "d2p" in ways else ("content", "hit")
+    return [rule for rule in rules if rule in rows[0]]
 
 
 def name_template(prompts: Sequence[str]) -> str:
     """What all prompts of a phrasing have in common, "…" for what differs."""
-    ends = min(prompts), max(prompts)
-    turned = min(text[::-1] for text in prompts), max(text[::-1] for text in prompts)
-    begin, end = _find_common(*ends), _find_common(*turned)[::-1]
+    one, other = min(prompts), max(prompts)
+    turned = [prompt[::-1] for prompt in prompts]
+    begin, end = _find_common(one, other), _find_common(min(turned), max(turned))[::-1]
     return begin if begin == end else f"{begin.strip()} … {end.strip()}".strip()
 
 
@@ -226,19 +219,12 @@ def _compare_models(sides: Mapping[Asking, HitClusters], kinds: Mapping[str, str
 
     A causal model is the same at every step count. Diffusion models come first.
     """
-    models = sorted(kinds, key=lambda model: is_causal(kinds[model]))
-    counts = sorted({steps for _, _, steps in sides if steps is not None})
-    for one, other in combinations(models, 2):
-        has_steps = not (is_causal(kinds[one]) and is_causal(kinds[other]))
-        for split in dict.fromkeys(split for _, split, _ in sides):
-            for steps in counts if has_steps else [None]:
-                ours, theirs = (
-                    sides.get((model, split, None if is_causal(kinds[model]) else steps))
-                    for model in (one, other)
-                )
+    for one, other in combinations(sorted(kinds, key=lambda name: is_causal(kinds[name])), 2):
+        for (model, split, steps), ours in sides.items():
+            theirs = sides.get((other, split, None if is_causal(kinds[other]) else steps))
+            if model == one and theirs:
                 named = {"one": one, "other": other, "split": split, "steps": steps}
-                if ours and theirs:
-                    yield from (named | gap for gap in _subtract(ours, theirs))
+                yield from (named | gap for gap in _subtract(ours, theirs))
 
 
 def _compare_steps(sides: Mapping[Asking, HitClusters]) -> Iterator[dict[str, Any]]:
@@ -260,17 +246,18 @@ def _list_runs(rows: Rows, rule: str) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, run, strict=True)) | {"mean": share, "metric": rule}
 
 
-def _choose_example(groups: Groups, last: list[Asking]) -> Rows:
+def _choose_example(groups: Groups) -> Rows:
     """What each model wrote after one prompt, one that diffusion recalls where there is one."""
-    first, table = order_splits([key[1] for key in last])[0], groups.table
-    columns = ["model", "kind", "split", "steps", "prompt", "completion", "generation", "hit"]
+    first, table = order_splits([split for _, split, _ in groups.last])[0], groups.table
+    columns = ["kind", "split", "steps", "prompt", "completion", "generation", "hit", "seed"]
     first_seed = min(table["seed"].to_pylist())
-    written: dict[str, dict[str, dict[str, Any]]] = {}
-    for key in (key for key in last if key[1] == first):
-        for row in table.select([*columns, "seed"]).take(groups.places[key]).to_pylist():
+    written: dict[str, dict[str, Any]] = {}
+    for asking in (each for each in groups.last if each[1] == first):
+        for row in table.select(columns).take(groups.places[asking]).to_pylist():
             # Of a prompt that is there several times, the first.
             if row.pop("seed") == first_seed:
-                written.setdefault(row["prompt"], {}).setdefault(row["model"], row)
+                own = written.setdefault(row["prompt"], {})
+                own.setdefault(asking[0], {"model": asking[0]} | row)
 
     def weigh(rows: Mapping[str, Any]) -> int:
         return sum(-row["hit"] if is_causal(row["kind"]) else row["hit"] for row in rows.values())

@@ -96,15 +96,20 @@ def estimate_means(
                 num_seeds = len({row["seed"] for row in kept})
                 counts = {"facts": clusters.sums.shape[1], "seeds": num_seeds}
                 counts |= {"openings": count_openings(kept), "prompts": len(kept) // num_seeds}
-                value = vars(estimate_mean(clusters, column in shares))
-                # No mean lies below the bound: what is cut off there covers nothing.
-                value["low"] = max(value["low"], (least or {}).get(column, -math.inf))
+                bound = (least or {}).get(column, -math.inf)
+                value = _bound(estimate_mean(clusters, column in shares), bound)
                 if phrasings:
                     crossed = cluster_phrasings(kept, column) if column in phrasings else None
-                    wide = vars(estimate_mean(crossed, column in shares)) if crossed else {}
+                    is_share = column in shares
+                    wide = _bound(estimate_mean(crossed, is_share), bound) if crossed else {}
                     counts |= {f"{end}_phrasings": wide.get(end) for end in ("low", "high")}
                 means.append(dict(zip(by, key, strict=True)) | {"metric": column} | value | counts)
     return means
+
+
+def _bound(value: Interval, least: float) -> dict[str, float]:
+    """An interval of a mean that cannot lie below a bound: what is cut off there covers nothing."""
+    return {"mean": value.mean, "low": max(value.low, least), "high": value.high}
 
 
 def subtract_paired(
