@@ -3,7 +3,6 @@
 import numpy as np
 import pyarrow
 import pytest
-from safetensors.numpy import load_file
 
 import unmask
 from tests.conftest import lively
@@ -17,12 +16,11 @@ from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.measures import represent
 from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors, tabulate_vectors
-from unmask.measures.represent_section import _state_probes, summarise
+from unmask.measures.represent_section import GIVEN, summarise
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE as TRACE
 from unmask.net.families import Family
 from unmask.net.model import Blueprint, Model
-from unmask.representation.extraction import VECTORS
 
 FACTS = 4
 SMALL = {"facts": FACTS, "groups": ("p2d",), "search_steps": 3, "prefixes": 2, "lr": 0.05}
@@ -94,18 +92,6 @@ def test_tables_hold_every_question_layer_and_checkpoint(result):
         *(("mdm", each) for each in ("canvas", "prompt", "subject")),
         ("ar", "canvas"), ("ar", "subject"),
     }  # fmt: skip
-
-
-def test_vectors_are_kept_for_other_programs(result):
-    """A tensor for each checkpoint, rows in the table's order."""
-    tensors = load_file(result.folder / "vectors.safetensors")
-    assert set(tensors) == {
-        f"{key}.{name}" for key in ("mdm-0", "ar-0", "ar-1") for name in VECTORS
-    }
-    ours = [row["model"] == "ar" and row["seed"] == 1 for row in result.rows()]
-    table = result.tables["vectors"].filter(pyarrow.array(ours))
-    for name, vectors in stack_vectors(table).items():
-        assert np.array_equal(tensors[f"ar-1.{name}"], vectors)
 
 
 def test_a_run_finds_what_single_calls_find(result, masked, corpus):
@@ -295,15 +281,6 @@ def test_values_elicit_from_a_half_on(p_after, outcome):
     assert not find_judged(make_tables(rows), search_steps=0), "nothing was searched"
 
 
-@pytest.mark.parametrize(
-    ("layer", "said"), [(-1, "best at the embeddings"), (1, "best at layer 1")]
-)
-def test_the_embeddings_are_not_called_a_layer(layer, said):
-    probes = make_probes(20, {-1: 0, 1: 0} | {layer: 20})
-    finding, *_ = _state_probes(summarise(make_tables(ONE, probes), RepresentSettings())["probes"])
-    assert isinstance(finding, Finding) and said in finding.text and "-1" not in finding.text
-
-
 def test_probes_are_corrected_for_their_layers():
     """One layer tells half of the facts, the others none: its p stands, theirs does not shrink."""
     rows, settings = ONE, RepresentSettings()
@@ -350,6 +327,11 @@ def test_the_section_leads_with_probes_across_directions(result):
     findings = [block for block in blocks if isinstance(block, Finding)]
     assert list(blocks[: len(findings)]) == findings and len(findings) == 7
     assert len(result.outcomes) == 2 * 5 + 2, "both directions of each reading, and values"
+    judged = [row for row in result.summary["probes"] if "outcome" in row]
+    for own, finding in zip(group_by(judged, "model", "reading").values(), findings, strict=False):
+        weaker = max(own, key=lambda row: row["p_family"])
+        assert finding.outcome == weaker["outcome"] and f"In {weaker['model']}" in finding.text
+        assert f"fitted on {GIVEN[weaker['fitted']]}, layer {weaker['layer']}" in finding.text
     text = show(result)
     assert "name → description, as trained" in text and "description → name, reversed" in text
     assert "nan" not in text and show(read_result(result.folder)) == text
