@@ -5,18 +5,17 @@ The update maps the key of the subject to the value that makes the model say the
 disturbs other keys least under their second moment (r-ROME with a ridge of 0, MEMIT above). An
 answer is preferred where it is likelier than its rival, nats per token by the chain rule: the new
 object against the old one on the edited prompt and in other phrasings, a neighbour's own object
-against the new one (CounterFact's efficacy, paraphrase and neighbourhood; the score is their
-harmonic mean). It is said where the generated text contains it. In reverse the object is given and
-the subject asked for; its rank is among all subjects of its group, by the mean field for a masked
-model. Fresh objects occur in no training text; swapped ones belong to another fact.
+against the new one (the score is the harmonic mean of these three). It is said where the generated
+text contains it. In reverse the object is given and the subject asked for; its rank is among all
+subjects of its group, by the mean field for a masked model. Fresh objects occur in no training
+text; swapped ones belong to another fact. Statements are judged from two sides: given the new
+object, the edited subject against another; and given the other's object, its own subject against
+the edited one. A model that always prefers the edited subject is right half of the time. KL and
+bits per token are of text that no training showed; a masked model sees it noised at uniform times.
 
 The share is how much of an edit acts at a position: 1 at the key that it was written with. It is
 read at the last token of a prompt's subject, and its mean size at masks and at other words, in
 states that show none, half or all of the right answer and in those of the model's own texts.
-Statements are judged from two sides: given the new object, the edited subject against another; and
-given the other's object, its own subject against the edited one. A model that always prefers the
-edited subject is right half of the time. KL and bits per token are of text that no training showed;
-a masked model sees it noised at uniform times, and masked tokens count.
 
 Controls: the edit with the wrong subject's key or another fact's delta, of its norm, and an edit in
 a layer drawn at random, of the norm that it takes there. A learned statement is trained by the
@@ -28,7 +27,7 @@ cosine of the key, through the down projection, with v0 in reverse, minus its me
 and the share of the edit that acts in reverse.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -55,16 +54,16 @@ def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
             "there is one edit, and the controls key and delta take another edit's key or delta: "
             "edit two facts or more, or leave these controls out."
         )
-    shared: dict[str, EditWork] = {}
+    works: dict[str, EditWork] = {}
 
-    def run(member: Member, layers: Sequence[int], chunk: range) -> dict[str, Any]:
+    def run(member: Member, layers: tuple[int, ...], chunk: range) -> dict[str, Any]:
         from unmask.measures.edit_work import EditWork
 
         model = inputs.load(member)
-        if member.key not in shared:
-            shared.clear()
-            shared[member.key] = EditWork(model, tuple(layers), inputs.data, settings)
-        return shared[member.key].work(member.columns, chunk)
+        if member.key not in works:
+            works.clear()
+            works[member.key] = EditWork(model, layers, inputs.data, settings)
+        return works[member.key].work(member.columns, chunk)
 
     pieces = -(-count // CHUNK)
     starts = [count * number // pieces for number in range(pieces + 1)]  # of pieces of equal size

@@ -32,9 +32,7 @@ class EditSettings(GroupSettings):
         20, "Facts of each group; they are edited in one direction and the other in turn.", least=1
     )
     skip: int = option(0, "Facts at the beginning of each group to leave out.", least=0)
-    recalled: bool = option(
-        False, "Edit only facts that the model recalls before, asked as they were trained."
-    )
+    recalled: bool = option(False, "Edit only facts that the model recalls, asked as trained.")
     objects: Literal["fresh", "swap"] = option(
         "fresh", "New objects: fresh ones, which no training text has, or another fact's (swap)."
     )
@@ -42,17 +40,13 @@ class EditSettings(GroupSettings):
     ridge: float = option_of(Editing, "ridge")
     null_share: float = option_of(Editing, "null_share")
     moments: Literal["states", "clean", "identity"] = option(
-        "states",
-        "Keys to disturb least, by their second moments: those of noised states that a model "
-        "meets, of clean text, or all directions alike (identity).",
+        "states", "Disturb least keys of noised states, of clean text, or of all directions alike."
     )
-    moment_tokens: int = option(20_000, "Tokens of text to gather these moments on.", least=1)
+    moment_tokens: int = option(20_000, "Tokens of text to gather these keys' moments on.", least=1)
     moment_text: str | None = option(
         None, "Text (.txt, .jsonl, also .xz, .zst) to gather them on; else the training texts."
     )
-    shrink: float = option(
-        0.0, "Share of the identity that is mixed into the moments.", least=0, most=1
-    )
+    shrink: float = option(0.0, "Share of the identity mixed into the moments.", least=0, most=1)
     reveal: Literal["none", "cycle", "random"] = option_of(Editing, "reveal")
     search_steps: int = option_of(Editing, "search_steps")
     lr: float = option_of(Editing, "lr")
@@ -63,20 +57,15 @@ class EditSettings(GroupSettings):
     paraphrases: int = option(2, "Other phrasings that are asked for each edit.", least=0)
     neighbours: int = option(3, "Other facts that are asked for each edit.", least=0)
     steps: int = option(8, "Denoising steps of a generation.", least=1)
-    write_all: bool = option(
-        False, "Also write answers to other phrasings and neighbours, and read shares on the way."
-    )
+    write_all: bool = option(False, "Also write answers to other phrasings and neighbours.")
     controls: tuple[str, ...] = option(
         (),
-        "Controls beside each edit: the edit in a layer drawn at random (layer), with the wrong "
-        "subject's key (key) or another fact's delta (delta), or the statement learned by the "
-        "model's own loss, in the whole network (tuned) or the edited projections (tuned-layer). "
-        "None by default.",
+        "Controls: the edit in a random layer (layer), with the wrong subject's key (key) or "
+        "another fact's delta (delta), or the statement learned by the model's own loss, in the "
+        "whole network (tuned) or the edited projections (tuned-layer).",
         choices=lambda: CONTROLS,
     )
-    tune_updates: int = option(
-        100, "Training updates of a learned statement (tuned, tuned-layer), at most.", least=1
-    )
+    tune_updates: int = option(100, "Updates of a learned statement, at most.", least=1)
     tune_lr: float = option(1e-4, "Adam's learning rate of a learned statement.", above=0)
     other_text: str | None = option(
         None, "Unseen text to measure KL and bits on; by default statements about other people."
@@ -84,9 +73,7 @@ class EditSettings(GroupSettings):
     text_rows: int = option(8, "Texts of it that are used; 0: none.", least=0)
     step_counts: tuple[int, ...] = option((), "Further numbers of denoising steps.", least=1)
     lengths: tuple[int, ...] = option((), "Further lengths of the canvas, in positions.", least=2)
-    examples: int = option(
-        4, "Edits of each model whose answers the page shows.", least=0, is_identity=False
-    )
+    examples: int = option(4, "Edits whose answers are shown.", least=0, is_identity=False)
     seed: int = option(0, "Seed of objects, neighbours, prefixes and moments.", least=0)
 
 
@@ -111,13 +98,12 @@ def read_edit_data(data: Any, settings: EditSettings, families: Any) -> tuple[Ed
             choose_layers(family.name, Member(family, seed).config.layers, settings.layer)
     corpus, texts, others = None, list[str](), list[str]()
     if isinstance(data, str | Path) and str(data).endswith(".json"):
-        requests, source = read_requests(data), str(data)
+        requests, source = read_requests(data)[settings.skip :][: settings.facts], str(data)
         if settings.recalled:
             raise UserError(
                 f"{source} does not say how its facts were trained: leave recalled out, or give a "
                 "corpus."
             )
-        requests = requests[settings.skip :][: settings.facts]
     else:
         corpus = find_corpus(data, families)
         source, requests = corpus.source, choose_requests(corpus, settings)
