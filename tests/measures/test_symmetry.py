@@ -152,11 +152,7 @@ def test_several_layers_show_the_best(names_only, tmp_path):
     assert distinct(shown, "layer") == [3]
     assert distinct(result.summary["lines"], "layer") == [1, 3]
     assert distinct(result.summary["similarity"], "layer") == [3]
-    assert "layer 3, the best of 2" in find_sentence(result).text
-    figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
-    ((panel,),) = figures["means"].views.values()
-    assert [line.x for line in panel.lines] == [[1, 3]] * 4
-    assert panel.lines[0].y[1] == 100 > panel.lines[0].y[0]
+    assert "best layer 3" in find_sentence(result).text
 
 
 def test_diverged_facts_are_left_out_and_counted(names_only, tmp_path):
