@@ -239,16 +239,6 @@ def test_facts_that_nothing_asks_in_reverse_have_a_sentence(result):
     assert not any(isinstance(each, Finding) for each in described)
 
 
-def test_searches_that_end_too_early_are_told(result):
-    def warn(cost: float) -> list[str]:
-        rows = [row | {"search_nll": cost} for row in select(result.rows(), model="mdm")]
-        described = describe(result.with_summary(summarise(result, rows)))
-        texts = [block.text for block in described if isinstance(block, Notice)]
-        return [text for text in texts if text.startswith("The search for values in mdm")]
-
-    assert "still cost 5.00 nats per token" in warn(5.0)[0] and not warn(0.3)
-
-
 def test_mistakes_are_sentences(families, place, tmp_path):
     def refuse(words, **changes):
         with pytest.raises(UserError, match=words):

@@ -4,15 +4,17 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from statistics import harmonic_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Notice, ReportBlock
 from unmask.evaluation.statistics import rank_correlation
-from unmask.measures.edit_data import EditSettings
 from unmask.measures.result import Result
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import Rows, Summary, Tables, compare_means
+
+if TYPE_CHECKING:
+    from unmask.measures.edit import EditSettings
 
 METRICS = {
     "success_before": Quantity("answer preferred before", "%"),
@@ -45,9 +47,11 @@ STATES = {
     "share_masks": Quantity("at masks, mean size"),
     "share_words": Quantity("at other words, mean size"),
 }
-SEARCHES = {f"search_{name}": Quantity(name) for name in ("nll_before", "nll", "relative_distance")}
-UNLIKELY = 1.0
-"""Nats per token of a new object at the value itself, from which on the search is too short."""
+SEARCHES = {
+    "search_nll_before": Quantity("cost of the new object before", "nats per token"),
+    "search_nll": Quantity("at the value found", "nats per token"),
+    "search_relative_distance": Quantity("‖delta‖ / ‖v0‖"),
+}
 FORWARD = ("edited", "paraphrase", "neighbour")
 """Roles whose success makes up the score."""
 READ = {
@@ -147,10 +151,12 @@ DECLARED = (
     _declare("lengths", "By the length of the answer", AFTER, ROLE, LENGTH),
     _declare("states", "How much of an edit acts; 1 is all of it", STATES, ROLE, SHOWN),
     _declare("canvases", "What is said, by canvas and steps", SAID, *CANVAS),
-    _declare("searches", "Searches for values", SEARCHES),
+    _declare("searches", "Searches for values: no edit can do more than its value", SEARCHES),
 )
 MEANS = {each.names[0]: each for each in DECLARED}
 """What is averaged, by the name of the summary's table."""
+ALWAYS = ("means", "changes", "searches")
+"""What a page shows even of edits alone; other tables where something in them varies."""
 
 
 def _name_shown(row: tidy.Record) -> str:
@@ -161,7 +167,7 @@ def _name_length(tokens: int) -> str:
     return str(tokens) if tokens <= 4 else "5 to 8" if tokens <= 8 else "9 or more"
 
 
-def summarise(tables: Tables, settings: EditSettings) -> Summary:
+def summarise(tables: Tables, settings: "EditSettings") -> Summary:
     """Means by model and role, the score, forwards against reversed, controls, shares by state."""
     every, states = tables["edit"].to_pylist(), tables["edit_steps"].to_pylist()
     rows = tidy.select(every, variant="edit")
@@ -222,10 +228,10 @@ def _score(means: Rows) -> Iterator[dict[str, Any]]:
     """The harmonic mean of the three means, as in the papers; 0 where one of them is."""
     after = tidy.select(means, metric="success_after")
     for (model, kind), own in tidy.group_by(after, "model", "kind").items():
-        by_role = {row["role"]: row["mean"] for row in own}
-        values = {role: by_role.get(role) for role in FORWARD}
-        score = harmonic_mean(values.values()) if None not in values.values() else None
-        yield {"model": model, "kind": kind, "score": score} | values
+        by_role = {row["role"]: float(row["mean"]) for row in own if row["role"] in FORWARD}
+        score = harmonic_mean(by_role.values()) if len(by_role) == len(FORWARD) else None
+        shares = {role: by_role.get(role) for role in FORWARD}
+        yield {"model": model, "kind": kind, "score": score, **shares}
 
 
 def _compare_learned(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
@@ -264,32 +270,21 @@ def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
 
 def describe(result: Result) -> list[ReportBlock]:
     """Sentences for each model, then the figures and every table in which something varies."""
-    return [*_state(result.summary), *_show(result.summary)]
+    return list(_show(result.summary))
 
 
-def _state(summary: Summary) -> Iterator[ReportBlock]:
+def _show(summary: Summary) -> Iterator[ReportBlock]:
     yield from ASKED.state(summary)
     if not summary["differences"]:
         yield Notice("The data ask nothing in reverse: the tables say what is said as edited.")
     yield from LEARNED.state({"": (), "baseline": summary["baseline"]})
-    for row in tidy.select(summary["searches"], metric="search_nll"):
-        if row["mean"] > UNLIKELY:
-            yield Notice(
-                f"The search for values in {row['model']} ended where the new objects still cost "
-                f"{tidy.say(row, 'nats per token')}: no edit can do more than its value. Try more "
-                "`--search-steps` or a higher `--lr`."
-            )
-
-
-def _show(summary: Summary) -> Iterator[ReportBlock]:
     yield ASKED.draw([row for row in summary["means"] if row["metric"] in SAID])
     yield TRAJECTORY.draw(summary["trajectories"])
     title = "How often the right answer is preferred, and the harmonic mean of the three shares"
     yield tidy.tabulate("scores", title, summary["scores"], {"model": "model", **SCORES})
-    yield ASKED.tabulate(summary["means"])
     for name, comparison in MEANS.items():
         varied = {each.column for each in comparison.groups} - {"model", "kind", "role"}
-        if varied and (name == "changes" or len(tidy.distinct(summary[name], *varied)) > 1):
+        if name in ALWAYS or len(tidy.distinct(summary[name], *varied)) > 1:
             yield comparison.tabulate(summary[name])
     if summary["baseline"]:
         yield LEARNED.tabulate_differences(summary["baseline"])

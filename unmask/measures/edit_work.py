@@ -5,21 +5,24 @@ without an edit are asked once. What stays one by one are statements that are le
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
+from unmask.data.corpus import Corpus
 from unmask.editing.controls import Swap, Tuned, UnrelatedText, find_cost, swap_factors, tune
 from unmask.editing.edit import Edit
 from unmask.editing.editor import edit_each
 from unmask.editing.moments import Moments, moments
 from unmask.editing.outcomes import Change, Examination, Reply
-from unmask.editing.requests import EditRequest, find_recalled
+from unmask.editing.requests import EditRequest, find_recalled, make_requests
 from unmask.editing.sharing import compare_directions, list_prompts, probe_directions, read_shares
 from unmask.evaluation.metrics import is_contained
-from unmask.measures.edit_data import EditData, EditSettings, choose_requests
 from unmask.net.model import Model
 from unmask.representation.prompts import make_prefixes
+
+if TYPE_CHECKING:
+    from unmask.measures.edit import EditData, EditSettings
 
 SWAPS: tuple[Swap, ...] = ("key", "delta")
 SEARCH = ("method", "ridge", "null_share", "reveal", "search_steps", "lr", "clamp", "kl")
@@ -33,7 +36,7 @@ class EditWork:
     """The edits of one model: what they share is read off it first, the same in every process."""
 
     def __init__(
-        self, model: Model, layers: tuple[int, ...], data: EditData, settings: EditSettings
+        self, model: Model, layers: tuple[int, ...], data: "EditData", settings: "EditSettings"
     ):
         self.model, self.layers, self.settings = model, layers, settings
         steps, length, seed = settings.steps, settings.length, settings.seed
@@ -63,7 +66,7 @@ class EditWork:
             )
         return (python_stream(self.settings.seed, "layer").choice(others),)
 
-    def _find_requests(self, data: EditData) -> list[EditRequest]:
+    def _find_requests(self, data: "EditData") -> list[EditRequest]:
         """The requests that were given, or those about facts that the model recalls."""
         settings, name = self.settings, self.model.name
         if not settings.recalled:
@@ -189,3 +192,11 @@ class EditWork:
             "probe": self.probes.get((fact.fact_id, fact.direction)),
             **{f"search_{name}": search[name] for name in FOUND},
         }
+
+
+def choose_requests(
+    corpus: Corpus, settings: "EditSettings", only: set[str] | None = None
+) -> list[EditRequest]:
+    """The requests of a corpus, of some of its facts."""
+    names = ("groups", "facts", "objects", "paraphrases", "neighbours", "seed", "skip")
+    return make_requests(corpus, **{name: getattr(settings, name) for name in names}, only=only)

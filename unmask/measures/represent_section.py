@@ -96,7 +96,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         # A fact counts where its search was sound for every training seed.
         diverged = {row["fact"] for row in members if row["diverged"]}
         counts = {"diverged": len(diverged), "chosen_by": members[0]["chosen_by"]}
-        kept = [row | counts for row in members if row["fact"] not in diverged]
+        kept = [{**row, **counts} for row in members if row["fact"] not in diverged]
         sound += kept
         where = {factor.column: value for factor, value in zip(PLACE, place, strict=True)}
         searches.append(where | counts | {"facts": len(tidy.distinct(kept, "fact"))})
