@@ -108,7 +108,10 @@ ASKED = Comparison(
     means="Is the right answer preferred to its rival, is it said, what does it gain?",
 )
 LEARNED = Comparison(
-    metrics={name: METRICS[name] for name in ("gain", "said_after")},
+    metrics={
+        "gain": Quantity("gain in reverse of statements as likely as edited", "nats per token"),
+        "said_after": METRICS["said_after"],
+    },
     groups=(MODEL, KIND),
     variant=VARIANT,
     against=[("tuned", "edit"), ("tuned-layer", "edit")],

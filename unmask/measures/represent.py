@@ -20,7 +20,7 @@ of the subject's tokens alone; keys and v0 are read both ways, v* and delta on t
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -150,12 +150,41 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[Chosen
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:
     """For each checkpoint: its layers in chunks of prompts, its lens, its probes by group."""
-    from unmask.representation.readout import can_probe
+    from unmask.representation import extraction, readout
+    from unmask.representation.prompts import make_prefixes
 
-    facts = inputs.data
+    facts, made = inputs.data, dict[str, tuple[str, ...]]()
+
+    def extract(member: Member, layer: int, reason: Reason, chunk: list[Any]) -> dict[str, Any]:
+        model = inputs.load(member)
+        if member.key not in made:  # equal in every process: by the model and the seed alone
+            made[member.key] = make_prefixes(model, settings.prefixes, settings.seed, facts.lines)
+        prefixes = made[member.key]
+        rows, vectors = extraction.extract(model, chunk, layer, prefixes, settings.extraction)
+        more = {"chosen_by": reason, "prefixes": list(prefixes)}
+        table = [member.columns | row | more for row in rows]
+        return {"represent": table, "vectors": tabulate_vectors(vectors)}
+
+    def read_lens(member: Member) -> dict[str, Any]:
+        model, prompts = inputs.load(member), [each.fact for each in facts.chosen]
+        seed, length = settings.seed, settings.length
+        by_fact = readout.read_facts_by_layer(model, prompts, length=length, seed=seed)
+        names = ("group", "split", "fact", "direction", "trained")
+        rows = []
+        for each, lines in zip(facts.chosen, by_fact, strict=True):
+            which = member.columns | {name: each.columns[name] for name in names}
+            rows += [which | line for line in lines]
+        return {"lens": rows}
+
+    def fit_probes(member: Member, group: str) -> dict[str, Any]:
+        model, prompts = inputs.load(member), facts.phrasings[group]
+        readings = [each for each in readout.list_readings(model) if each in settings.readings]
+        probed = (readout.probe(model, prompts, settings.length, each) for each in readings)
+        which = member.columns | {"group": group}
+        return {"probes": [which | row for rows in probed for row in rows]}
+
     chunks = [facts.chosen[i : i + CHUNK] for i in range(0, len(facts.chosen), CHUNK)]
     for member in inputs.members():
-        parts = RepresentParts(inputs, member, settings)
         name, count = member.family.name, member.config.layers
         traced = (find_traced_layer(rows, name, count) for rows in facts.traces)
         first = next((layer for layer in traced if layer is not None), None)
@@ -164,63 +193,12 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         for layer in reversed(layers):
             for number, chunk in enumerate(chunks):
                 key = f"{member.key}-layer{layer:03d}-{number:03d}"
-                yield Job(key, partial(parts.extract, layer, reason, chunk))
+                yield Job(key, partial(extract, member, layer, reason, chunk))
         if settings.lens:
-            yield Job(f"{member.key}-lens", parts.read_lens)
+            yield Job(f"{member.key}-lens", partial(read_lens, member))
         for group, phrasings in facts.phrasings.items():
-            if settings.probes and can_probe(phrasings):
-                yield Job(f"{member.key}-probes-{group}", partial(parts.fit_probes, group))
-
-
-@dataclass(frozen=True)
-class RepresentParts:
-    """What is done with one checkpoint."""
-
-    inputs: ModelInputs
-    member: Member
-    settings: RepresentSettings
-
-    def extract(self, layer: int, reason: Reason, chunk: "list[ChosenFact]") -> dict[str, Any]:
-        """Keys and values of some prompts at one layer."""
-        from unmask.representation.extraction import extract
-
-        model, prefixes = self.inputs.load(self.member), self.prefixes
-        rows, vectors = extract(model, chunk, layer, prefixes, self.settings.extraction)
-        more = {"chosen_by": reason, "prefixes": list(prefixes)}
-        table = [self.member.columns | row | more for row in rows]
-        return {"represent": table, "vectors": tabulate_vectors(vectors)}
-
-    @cached_property
-    def prefixes(self) -> tuple[str, ...]:
-        """Prefixes that are equal in every process: they depend on the model and the seed alone."""
-        from unmask.representation.prompts import make_prefixes
-
-        model, settings = self.inputs.load(self.member), self.settings
-        return make_prefixes(model, settings.prefixes, settings.seed, self.inputs.data.lines)
-
-    def read_lens(self) -> dict[str, Any]:
-        """What the logit lens reads at the object's positions, layer by layer."""
-        from unmask.representation.readout import read_facts_by_layer
-
-        chosen, settings = self.inputs.data.chosen, self.settings
-        facts, model = [each.fact for each in chosen], self.inputs.load(self.member)
-        by_fact = read_facts_by_layer(model, facts, length=settings.length, seed=settings.seed)
-        names = ("group", "split", "fact", "direction", "trained")
-        rows = []
-        for each, lines in zip(chosen, by_fact, strict=True):
-            which = self.member.columns | {name: each.columns[name] for name in names}
-            rows += [which | line for line in lines]
-        return {"lens": rows}
-
-    def fit_probes(self, group: str) -> dict[str, Any]:
-        """How often probes tell the facts of a group apart, by what their subjects see."""
-        from unmask.representation.readout import list_readings, probe
-
-        model, prompts = self.inputs.load(self.member), self.inputs.data.phrasings[group]
-        readings = [each for each in list_readings(model) if each in self.settings.readings]
-        length, which = self.settings.length, self.member.columns | {"group": group}
-        rows = [row for each in readings for row in probe(model, prompts, length, each)]
-        return {"probes": [which | row for row in rows]}
+            if settings.probes and readout.can_probe(phrasings):
+                yield Job(f"{member.key}-probes-{group}", partial(fit_probes, member, group))
 
 
 def tabulate_vectors(vectors: Mapping[str, np.ndarray]) -> "pyarrow.Table":
