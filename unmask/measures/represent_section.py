@@ -89,17 +89,17 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         row | {"elicited": float(row["p_after"] >= ELICITED.chance["elicited"])}
         for row in tables["represent"].drop_columns(["losses", "prefixes"]).to_pylist()
     ]
-    models = tidy.distinct(rows, "model")
-    rows.sort(key=lambda row: (models.index(row["model"]), row["layer"]))
+    rows.sort(key=lambda row: row["layer"])
     searches, sound = [], []
-    for place, members in tidy.group_by(rows, *(factor.column for factor in PLACE)).items():
+    columns = [factor.column for factor in PLACE]
+    for place, members in tidy.group_by(rows, *columns).items():
         # A fact counts where its search was sound for every training seed.
         diverged = {row["fact"] for row in members if row["diverged"]}
         counts = {"diverged": len(diverged), "chosen_by": members[0]["chosen_by"]}
         kept = [{**row, **counts} for row in members if row["fact"] not in diverged]
         sound += kept
-        where = {factor.column: value for factor, value in zip(PLACE, place, strict=True)}
-        searches.append(where | counts | {"facts": len(tidy.distinct(kept, "fact"))})
+        counts["facts"] = len(tidy.distinct(kept, "fact"))
+        searches.append(dict(zip(columns, place, strict=True)) | counts)
     # Without a search there is nothing to elicit.
     elicited = ELICITED if settings.search_steps else replace(ELICITED, chance={})
     return {
@@ -199,10 +199,9 @@ def describe(result: "Result") -> list[ReportBlock]:
 def _list_weakest(probes: Rows) -> list[tidy.Record]:
     """The less clear direction of each model and reading, of a model's first group."""
     judged = [row for row in probes if "outcome" in row]
-    first = {row["model"]: row["group"] for row in reversed(judged)}
-    judged = [row for row in judged if row["group"] == first[row["model"]]]
     readings = tidy.group_by(judged, "model", "reading").values()
-    return [max(rows, key=lambda row: row["p_family"]) for rows in readings]
+    first = (tidy.select(rows, group=rows[0]["group"]) for rows in readings)
+    return [max(rows, key=lambda row: row["p_family"]) for rows in first]
 
 
 def _notice_left_out(result: "Result") -> Iterator[Notice]:
