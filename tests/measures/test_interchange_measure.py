@@ -129,13 +129,6 @@ def test_cities_are_asked_with_descriptions_as_donors():
     result = MEASURE(model, data=data, splits=("city",), **small)
     rows = select(result.rows(), layer=0)
     assert distinct(rows, "swap") == ["across", "within", "own"] and len(rows) == 3 * 5
-    given = {MEASURE.inputs.parameters()[0].name: [model], "data": data}
-    settings = MEASURE.settings(splits=("city",), **small)
-    for swap in pair_swaps(MEASURE.inputs.read(given, settings), "city", settings):
-        city = swap.answer.object
-        assert swap.recipient.object != city and city not in swap.donor.prompt
-        if swap.source == "across":
-            assert swap.donor.object == swap.answer.subject
     assert "city" in show(result)
 
 

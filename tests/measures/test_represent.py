@@ -220,12 +220,6 @@ def make_tables(rows, probes=()) -> dict:
     }
 
 
-def find_judged(tables, **changes) -> list[dict]:
-    """The rows of a summary that have an outcome."""
-    summary = summarise(tables, RepresentSettings(**changes))
-    return [row for rows in summary.values() for row in rows if "outcome" in row]
-
-
 ONE = [{"fact": "0"}]
 
 
@@ -259,10 +253,11 @@ def test_diverged_facts_are_counted_and_left_out():
     ("p_after", "outcome"), [(0.9, "above"), (0.1, "below"), (0.5, "above"), (0.4999, "below")]
 )
 def test_values_elicit_from_a_half_on(p_after, outcome):
-    rows = [{"fact": f"{i}", "p_after": p_after} for i in range(20)]
-    (row,) = find_judged(make_tables(rows))
+    tables = make_tables([{"fact": f"{i}", "p_after": p_after} for i in range(20)])
+    (row,) = select(summarise(tables, RepresentSettings())["elicited"], metric="elicited")
     assert row["outcome"] == outcome and row["mean"] == float(outcome == "above")
-    assert not find_judged(make_tables(rows), search_steps=0), "nothing was searched"
+    nothing = summarise(tables, RepresentSettings(search_steps=0))["elicited"]
+    assert not any("outcome" in row for row in nothing), "nothing was searched"
 
 
 def test_probes_are_corrected_for_their_layers():
