@@ -33,7 +33,7 @@ PROBES = Comparison(
     groups=(
         MODEL,
         KIND,
-        Factor("group", "facts", labels.GROUPS),
+        Factor("group", "group", labels.GROUPS),
         Factor("reading", "read", READINGS, is_told=True),
         Factor("fitted", "fitted on", GIVEN, is_told=True),
     ),

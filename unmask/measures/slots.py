@@ -47,7 +47,7 @@ PAIRS = {
     "relation": "two facts, one direction and phrasing",
 }
 FEATURES = {"difference": "difference", "squared": "squared difference"}
-GROUPS = (MODEL, KIND, Factor("group", "facts", labels.GROUPS))
+GROUPS = (MODEL, KIND, Factor("group", "group", labels.GROUPS))
 LAYER = Factor("layer", "layer")
 DISTANCES = Comparison(
     metrics={"distance": Quantity("cosine distance", digits=3)},
