@@ -13,7 +13,7 @@ from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.runner import read_result
-from unmask.measures.slots import MEASURE, PAIRS, judge_nearness
+from unmask.measures.slots import DISTANCES, MEASURE, PAIRS, judge_nearness
 from unmask.representation.patched import lay_out_prompt
 from unmask.representation.slots import collect_slots, compare_slots, probe_differences
 
@@ -111,9 +111,9 @@ def test_the_summary_follows_from_the_rows(done):
     text = show(read_result(done.folder))
     for row in done.summary["tests"]:
         assert 0 < row["p_layers"] <= 1 and (row["facts"], row["outcome"]) == (5, "too few")
-        assert (
-            f"In {row['model']}" in text and f"layer {row['layer']}: cosine distance: two" in text
-        )
+        assert f"layer {row['layer']}: cosine distance: two facts, both" in text
+    tests = [row | {"group": group} for group in ("p2d", "d2p") for row in done.summary["tests"]]
+    assert len(DISTANCES.tabulate_differences(tests).rows) == 4, "one for each model and group"
 
 
 @pytest.mark.parametrize(
