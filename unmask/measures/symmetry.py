@@ -51,12 +51,8 @@ PER_FACT = ("fact_ids", "per_fact")
 class SymmetrySettings(CheckedSettings):
     """How finely chance is sampled."""
 
-    permutations: int = option(
-        999, "Shuffled pairings of each measure's null.", least=19, most=10_000_000
-    )
-    tests: int = option(
-        100_000, "Shuffled pairings of the tests over all layers.", least=19, most=10_000_000
-    )
+    permutations: int = option(999, "Shuffled pairings of each null.", least=19, most=10_000_000)
+    tests: int = option(100_000, "Shuffled pairings over all layers.", least=19, most=10_000_000)
     restored: float = option(
         0.5, "Least share of the answer's cost that a value takes away to be one.", least=0, most=1
     )
@@ -71,8 +67,17 @@ class Place:
     pairs: "Pairs"
     names: dict[str, str]
     """The name in each fact."""
-    vectors: "pyarrow.Table"
+    table: "pyarrow.Table"
     """The vectors of the whole run; pairs say which rows."""
+
+    def read_vectors(self) -> "Vectors":
+        """The vectors of the place, facts in the order of its pairs."""
+        vectors = {}
+        for way in ("p2d", "d2p"):
+            tensors = stack_vectors(self.table.take([at[way] for at in self.pairs.rows.values()]))
+            tensors["v_star"] = tensors["v0"] + tensors["delta"]
+            vectors |= {(name, way): tensor.astype(np.float64) for name, tensor in tensors.items()}
+        return vectors
 
 
 def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:
@@ -122,11 +127,9 @@ def _work(places: Sequence[Place], settings: SymmetrySettings) -> Mapping[str, R
     places = [place for place in places if place.columns["facts"] >= NEEDED_FACTS]
     if not places:
         return {"places": counts}
-    vectors = [_read_vectors(place) for place in places]
-    layers = [
-        list(comparisons.list_compared(x, place.pairs))
-        for x, place in zip(vectors, places, strict=True)
-    ]
+    vectors = [place.read_vectors() for place in places]
+    pairs = zip(vectors, places, strict=True)
+    layers = [list(comparisons.list_compared(x, place.pairs)) for x, place in pairs]
     corrected = comparisons.assess_families(layers, settings.tests, settings.seed)
     lines, similarity = [], []
     for i, place in enumerate(places):
@@ -143,16 +146,6 @@ def _work(places: Sequence[Place], settings: SymmetrySettings) -> Mapping[str, R
                 row |= {"key_name": names[facts[a]], "value_name": names[facts[b]]}
                 similarity.append(row | {"cosine": float(cosine)})
     return {"symmetry": lines, "similarity": similarity, "places": counts}
-
-
-def _read_vectors(place: Place) -> "Vectors":
-    vectors = {}
-    for way in ("p2d", "d2p"):
-        rows = [numbers[way] for numbers in place.pairs.rows.values()]
-        tensors = stack_vectors(place.vectors.take(rows))
-        tensors["v_star"] = tensors["v0"] + tensors["delta"]
-        vectors |= {(name, way): tensor.astype(np.float64) for name, tensor in tensors.items()}
-    return vectors
 
 
 def summarise(tables: Tables, settings: SymmetrySettings) -> Summary:
@@ -186,7 +179,7 @@ def _choose_shown(lines: Rows) -> Iterator[tuple[str, str, int]]:
             layer: sum(np.nan_to_num(row["value"]) for row in own)
             for layer, own in group_by(rows, "layer").items()
         }
-        yield *at, max(sums, key=lambda layer: sums[layer])
+        yield *at, max(sums, key=sums.__getitem__)
 
 
 def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:

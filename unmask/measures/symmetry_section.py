@@ -5,19 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import describe_notice
-from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import (
-    Column,
-    Figure,
-    Finding,
-    Fold,
-    Notice,
-    ReportBlock,
-    RowRole,
-    Table,
-    Text,
-    is_clear,
-)
+from unmask.blocks import blocks, labels, tidy
 from unmask.representation.likeness import NEEDED_FACTS, OVERLAP
 from unmask.results.summaries import Summary, mark_outcome
 
@@ -44,34 +32,34 @@ def read_counts(place: tidy.Record) -> dict[str, Any]:
     return counts | {"group": group, "layer": place["layer"]}
 
 
-def describe(result: "Result") -> Sequence[ReportBlock]:
+def describe(result: "Result") -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, the figures; every measure and what it is are folded."""
     summary, notes = result.summary, labels.LIKENESS_NOTES.items()
     few = [place for place in summary["places"] if place["facts"] < NEEDED_FACTS]
-    explained = [Text(f"{labels.LIKENESSES[name]}: {note}.") for name, note in notes]
+    explained = [blocks.Text(f"{labels.LIKENESSES[name]}: {note}.") for name, note in notes]
     return [
         *_state(summary["lines"]),
         draw_measures(summary["lines"]),
         _draw_similarity(summary["similarity"]),
-        *(Notice(describe_notice("few pairs", read_counts(place))) for place in few),
-        Fold("Every measure", list(_tabulate(summary))),
-        Fold("What the measures are", explained),
+        *(blocks.Notice(describe_notice("few pairs", read_counts(place))) for place in few),
+        blocks.Fold("Every measure", list(_tabulate(summary))),
+        blocks.Fold("What the measures are", explained),
     ]
 
 
-def _state(lines: tidy.Records) -> Iterator[Finding]:
+def _state(lines: tidy.Records) -> Iterator[blocks.Finding]:
     """For each model, names in the first group of facts, at the layer that is shown."""
     hits = tidy.select(lines, measure="top-1", is_shown=True)
     for model, own in tidy.group_by(hits, "model").items():
         names = {row["comparison"]: row for row in tidy.select(own, group=own[0]["group"])}
         sides = [names[f"name: key and {side}"] for side in ("value", "v0", "delta")]
         shares = [tidy.say(tidy.to_interval(row, VALUE), "%") for row in sides]
-        conclusion = _conclude(*(is_clear(row["outcome"]) for row in sides))
+        conclusion = _conclude(*(blocks.is_clear(row["outcome"]) for row in sides))
         value = sides[0]
         if lacks_values(value):
             few = f"Only {value['restored']} values restore their answers"
             conclusion = f"{few}: nothing follows about values."
-        yield Finding(
+        yield blocks.Finding(
             f"In {model} ({labels.GROUPS[value['group']]}, best layer {value['layer']}), a name's "
             f"value is nearest to the name's own key for {shares[0]} of "
             f"{labels.count(value['facts'], 'fact')} (chance {tidy.say_share(value['null_mean'])}; "
@@ -91,7 +79,7 @@ def _conclude(value: bool, v0: bool, delta: bool) -> str:
     return "No difference from shuffled pairs was found."
 
 
-def draw_measures(lines: tidy.Records) -> Figure:
+def draw_measures(lines: tidy.Records) -> blocks.Figure:
     """Every measure with its interval beside chance; what has no value is left out."""
     rows = [row for row in lines if row["is_shown"] and math.isfinite(row["value"])]
     colours = labels.colour_models(dict(tidy.distinct(rows, "model", "kind")))
@@ -113,7 +101,7 @@ def draw_measures(lines: tidy.Records) -> Figure:
     )
 
 
-def _draw_similarity(similarity: tidy.Records) -> Figure:
+def _draw_similarity(similarity: tidy.Records) -> blocks.Figure:
     """Cosines of every fact's key with every fact's value."""
     return tidy.draw_map(
         similarity,
@@ -137,20 +125,20 @@ def _name_panel(row: tidy.Record) -> str:
     return f"{row['model']}, layer {row['layer']}"
 
 
-def _tabulate(summary: Summary) -> Iterator[Table]:
+def _tabulate(summary: Summary) -> Iterator[blocks.Table]:
     """All measures, those that pass their test first, `overlap` last; and models' differences."""
-    about: dict[str | Column, tidy.Get] = {
+    about: dict[str | blocks.Column, tidy.Get] = {
         "facts": lambda row: labels.GROUPS[row["group"]],
         "compared": lambda row: labels.COMPARED[row["comparison"]],
         "measure": lambda row: labels.LIKENESSES[row["measure"]],
     }
-    columns: dict[str | Column, tidy.Get] = {"model": "model", "layer": "layer", **about}
+    columns: dict[str | blocks.Column, tidy.Get] = {"model": "model", "layer": "layer", **about}
     columns |= {"number of facts": "facts", "diverged": "diverged"}
     columns["values that restore"] = "restored"
-    columns[Column("likeness", 3)] = lambda row: tidy.to_interval(row, VALUE)
-    columns[Column("shuffled", 3)] = lambda row: tidy.to_interval(row, NULL)
-    columns |= {Column("p", 3): "p", Column("corrected p", 3): "p_holm"}
-    columns[Column("over layers", 3)] = "p_family"
+    columns[blocks.Column("likeness", 3)] = lambda row: tidy.to_interval(row, VALUE)
+    columns[blocks.Column("shuffled", 3)] = lambda row: tidy.to_interval(row, NULL)
+    columns |= {blocks.Column("p", 3): "p", blocks.Column("corrected p", 3): "p_holm"}
+    columns[blocks.Column("over layers", 3)] = "p_family"
     rows = [row for row in summary["lines"] if math.isfinite(row["value"])]
     rows.sort(key=lambda row: (row["measure"] == OVERLAP, row["p_holm"], -row["value"]))
     title = "Every measure on true and on shuffled pairs"
@@ -160,10 +148,10 @@ def _tabulate(summary: Summary) -> Iterator[Table]:
         rows.sort(key=lambda row: -max(row["low"], -row["high"]))
         columns = {"models": lambda row: f"{row['one']} − {row['other']}"}
         columns["layers"] = lambda row: f"{row['layer_one']}, {row['layer_other']}"
-        columns |= {**about, Column("difference", 3, has_sign=True): tidy.to_interval}
+        columns |= {**about, blocks.Column("difference", 3, has_sign=True): tidy.to_interval}
         title = "Differences between models, paired by fact, the clearest first; not corrected"
         yield tidy.tabulate("differences", title, rows, columns, mark_outcome)
 
 
-def _mark(line: tidy.Record) -> RowRole:
+def _mark(line: tidy.Record) -> blocks.RowRole:
     return "control" if line["control"] else mark_outcome(line)
