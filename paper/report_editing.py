@@ -26,7 +26,7 @@ from unmask.editing.requests import OTHER
 from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.statistics import Interval
 from unmask.measures.edit import MEASURE
-from unmask.measures.edit_results import OUTCOMES, SCORES, tabulate_outcomes
+from unmask.measures.edit_results import MEANS, OUTCOMES, SCORES
 from unmask.measures.inputs import find_corpus
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
@@ -130,7 +130,7 @@ def answer(
         yield Text(_name_owners(swap, model, owners))
     if not made:
         yield Text("The edits were made without controls, and no statement was learned.")
-    yield tabulate_outcomes(controls.summary)
+    yield MEANS["outcomes"].tabulate(controls.summary["outcomes"], facts="facts")
 
 
 def _conclude(forth: Mapping[str, Interval], back: Mapping[str, Interval]) -> str:

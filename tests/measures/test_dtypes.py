@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import torch
-from safetensors import safe_open
 
 from unmask.base import devices
 from unmask.base.devices import DTYPES, choose_dtype, name_dtype
@@ -97,9 +96,6 @@ def test_keys_and_values_say_it(place, tmp_path):
     settings = {"groups": ("p2d",), "facts": 3, "steps": 1, "prefixes": 1, "layer": "0"}
     more = {"lens": False, "probes": False, "device": "cpu", "dtype": "bfloat16"}
     REPRESENT(place.model, data=place.data, out=tmp_path / "run", **settings, **more)
-    with safe_open(tmp_path / "run" / "vectors.safetensors", "np") as file:
-        assert file.metadata() == {"dtype": "bfloat16"}
-        assert file.get_tensor("diffusion-0.k_star").dtype == "float32"
     assert read_dtypes(tmp_path / "run") == {b"bfloat16"}
 
 

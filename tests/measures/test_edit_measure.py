@@ -102,20 +102,18 @@ def test_parts_do_not_change_what_is_measured(result, families, place, tmp_path,
 
 
 def test_records_of_counterfact_are_edited(families, tmp_path):
-    record = {
-        "case_id": 1,
-        "requested_rewrite": {
-            "prompt": "They say {} makes",
-            "subject": "Dan",
-            "target_new": {"str": "tin drums"},
-            "target_true": {"str": "wax masks"},
-        },
-        "neighborhood_prompts": ["They say Eve makes"],
-    }
+    rewrite = {"prompt": "They say {} makes", "subject": "Dan"}
+    rewrite |= {"target_new": {"str": "tin drums"}, "target_true": {"str": "wax masks"}}
+    record = {"case_id": 1, "requested_rewrite": rewrite}
+    record["neighborhood_prompts"] = ["They say Eve makes"]
     (tmp_path / "records.json").write_text(json.dumps([record]))
     result = ask(MEASURE, families, tmp_path / "records.json", tmp_path / "run", **QUICK)
     assert [row["role"] for row in result.rows()] == ["edited", "neighbour"] * 2
     assert not result.summary["differences"] and "tin drums" in show(result)
+    blocks = result.section.blocks
+    (notice,) = (block for block in blocks if isinstance(block, Notice))
+    assert "ask nothing in reverse" in notice.text
+    assert not any(isinstance(block, Finding) for block in blocks)
 
 
 SIDE = {"facts": 2, "groups": ("p2d",), "tune_updates": 40, "tune_lr": 3e-3, "text_rows": 2}
@@ -231,24 +229,6 @@ def test_learned_statements_are_held_against_edits(result, gain, outcome):
         assert row["mean"] == 0 and row["facts"] == 6 and row["low"] < -0.2 and row["high"] > 0.2
 
 
-def test_facts_that_nothing_asks_in_reverse_have_a_sentence(result):
-    summary = summarise(result, select(result.rows(), role="edited"))
-    described = describe(result.with_summary(summary))
-    told = [each.text for each in described if isinstance(each, Notice)]
-    assert sum("ask nothing in reverse" in text for text in told) == 2
-    assert not any(isinstance(each, Finding) for each in described)
-
-
-def test_searches_that_end_too_early_are_told(result):
-    def warn(cost: float) -> list[str]:
-        rows = [row | {"search_nll": cost} for row in select(result.rows(), model="mdm")]
-        described = describe(result.with_summary(summarise(result, rows)))
-        texts = [block.text for block in described if isinstance(block, Notice)]
-        return [text for text in texts if text.startswith("The search for values in mdm")]
-
-    assert "still cost 5.00 nats per token" in warn(5.0)[0] and not warn(0.3)
-
-
 def test_mistakes_are_sentences(families, place, tmp_path):
     def refuse(words, **changes):
         with pytest.raises(UserError, match=words):
@@ -267,9 +247,6 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("burn", controls=("burn",))
     refuse("no fact of .* is left to be edited after the first 99", skip=99)
     refuse("words.pdf is not there", other_text="words.pdf")
-    facts = read_asked(place.data)["p2d_same"]
-    with pytest.raises(UserError, match="has no training texts"):
-        ask(MEASURE, families, facts, tmp_path / "bare", **(QUICK | {"moments": "clean"}))
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,17 @@ from unmask.measures.runner import read_result
 from unmask.representation.erasure import compare_erasers
 from unmask.representation.prompts import make_prefixes
 
+SPLITS = {"p2d": "p2d_same", "d2p": "p2d_reverse"}
 SMALL = {"phrasings": 1, "starts": (-1, 1), "draws": 2, "length": 48, "states": 12, "device": "cpu"}
 
 
 def make_corpus(numbers=range(5), phrasings=(0, 1)):
     """Each direction in a test split, half of the phrasings in its validation split."""
     splits = {}
-    for split, way in (("p2d_same", "p2d"), ("p2d_reverse", "d2p")):
+    for way, split in SPLITS.items():
         for end, phrasing in zip(("", "_valid"), phrasings, strict=False):
             splits[split + end] = [make_fact(i, way, phrasing) for i in numbers]
-    return Corpus("few facts", splits, ("p2d_same", "p2d_reverse"))
+    return Corpus("few facts", splits, tuple(SPLITS.values()))
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,12 @@ def done(tmp_path_factory):
 def test_prompts_that_are_asked_are_not_fitted_to():
     settings = MEASURE.settings(groups=("p2d",), **SMALL)
     prompts = choose_group_prompts(make_corpus(), settings)["p2d"]
-    assert prompts.splits == {"p2d": "p2d_same", "d2p": "p2d_reverse"}
+    assert {way: own["split"] for way, own in prompts.columns.items()} == SPLITS
     for way in ("p2d", "d2p"):
-        assert len(prompts.questions[way]) == len(prompts.fitted[way]) == 5
-        assert not {f.prompt for f in prompts.questions[way]} & {
-            f.prompt for f in prompts.fitted[way]
-        }
-        assert {f.direction for f in (*prompts.questions[way], *prompts.fitted[way])} == {way}
+        questions, fitted = prompts.questions[way], prompts.fitted[way]
+        assert len(questions) == len(fitted) == 5
+        assert not {f.prompt for f in questions} & {f.prompt for f in fitted}
+        assert {f.direction for f in (*questions, *fitted)} == {way}
 
 
 def test_rows_are_what_the_call_gives(done):
@@ -59,7 +59,7 @@ def test_rows_are_what_the_call_gives(done):
     for row, other in zip(rows, expected, strict=True):
         assert row.items() >= {name: x for name, x in other.items() if name != "logp"}.items()
         assert row["logp"] == pytest.approx(other["logp"], rel=1e-4)
-        assert row["split"] == {"p2d": "p2d_same", "d2p": "p2d_reverse"}[row["direction"]]
+        assert row["split"] == SPLITS[row["direction"]]
 
 
 def test_erasers_stand_beside_their_controls(done):
@@ -67,17 +67,13 @@ def test_erasers_stand_beside_their_controls(done):
     assert distinct(means, "metric") == list(COMPARISON.metrics)
     cells = {(row["source"], row["eraser"], row["start"]) for row in means}
     assert len(cells) == 1 + 2 * 3 * 2 and (None, "none", None) in cells
-    where = {"model": "tiny-masked", "split": "p2d_reverse", "start": -1, "metric": "logp_token"}
-    by = {
-        (row["source"], row["eraser"]): row["mean"]
-        for row in done.summary["means"]
-        if row.items() >= where.items()
-    }
-    own = [row for row in done.rows() if row["fitted"] == "p2d" and row["eraser"] == "fact"]
-    own = [row for row in own if row["start"] == -1 and row["split"] == "p2d_reverse"]
-    own = [row["logp"] / row["tokens"] for row in own if row["model"] == "tiny-masked"]
+    where = {"model": "tiny-masked", "split": "p2d_reverse", "start": -1}
+    rows = select(means, start=-1, metric="logp_token")
+    by = {(row["source"], row["eraser"]): row["mean"] for row in rows}
+    own = select(done.rows(), **where, fitted="p2d", eraser="fact")
+    own = [row["logp"] / row["tokens"] for row in own]
     assert by["other", "fact"] == pytest.approx(sum(own) / len(own))
-    gaps = [row for row in done.summary["differences"] if row.items() >= where.items()]
+    gaps = select(done.summary["differences"], **where, metric="logp_token")
     assert {(row["source"], row["minus"]) for row in gaps} == {
         (source, minus) for source in ("own", "other") for minus in ("random", "permuted")
     }

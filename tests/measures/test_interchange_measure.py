@@ -76,12 +76,8 @@ def test_scores_stand_beside_their_controls(done):
         assert by_swap["own"][name] == by_swap["untrained"][name] == by_swap["across"][name]
     rows = select(done.rows(), model="tiny-masked", split="p2d_same", swap="across")
     layers = (by_swap["across"]["first_layer"], by_swap["across"]["second_layer"])
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        if row["layer"] == layers[row["half"]]:
-            values.setdefault(row["fact"], []).append(row["logp_donor"])
-    mean = sum(sum(each) / len(each) for each in values.values()) / len(values)
-    assert by_swap["across"]["mean"] == pytest.approx(mean)
+    values = [row["logp_donor"] for row in rows if row["layer"] == layers[row["half"]]]
+    assert by_swap["across"]["mean"] == pytest.approx(sum(values) / len(values))
     differences = select(done.summary["differences"], model="tiny-masked", split="p2d_same")
     assert [row["minus"] for row in differences] == ["own", "untrained", "within"]
     shares = {row["swap"]: row for row in means if row["metric"] == "says_donor"}
@@ -98,17 +94,21 @@ def test_each_model_is_said_and_a_low_ceiling_with_it(done):
     models = distinct(done.rows(), "model")
     assert [each.text.partition(",")[0] for each in findings] == [f"In {name}" for name in models]
     low = {row["model"] for row in ceilings if row["high"] < LOW}
-    assert len(notices) == len(low) and all(any(m in n.text for m in low) for n in notices)
+    assert len(notices) == bool(low) and all(name in each.text for each in notices for name in low)
     (figure,) = (each for each in blocks if isinstance(each, Figure))
     assert all(line.x[0] == -1 for view in figure.views.values() for p in view for line in p.lines)
 
 
-def test_what_is_refused(strangers):
+def test_what_is_refused(strangers, tmp_path):
     model = make_model(layers=2)
     with pytest.raises(SettingsError, match="'tokens'"):
         MEASURE(model, data=as_splits(list_facts()), **SMALL | {"tokens": ("all", "all")})
     with pytest.raises(UserError, match="expected people that training never named"):
         MEASURE(model, data=as_splits(list_facts()), strangers=strangers, **SMALL)
+    write_facts(tmp_path / "facts.jsonl", [replace(f, phrasing=7) for f in list_facts((3, 4))])
+    few = {"data": as_splits(list_facts(range(3))), "strangers": str(tmp_path / "facts.jsonl")}
+    with pytest.raises(UserError, match="asks nobody in the phrasings of few facts, by their numb"):
+        MEASURE(model, **few, **SMALL)
     with pytest.raises(UserError, match="no two people with donors of the other direction"):
         MEASURE(model, data=as_splits(list_facts((0,))), splits=("p2d_same",), **SMALL)
     # One phrasing has neither another one of the recipient's own nor a floor.
@@ -129,13 +129,6 @@ def test_cities_are_asked_with_descriptions_as_donors():
     result = MEASURE(model, data=data, splits=("city",), **small)
     rows = select(result.rows(), layer=0)
     assert distinct(rows, "swap") == ["across", "within", "own"] and len(rows) == 3 * 5
-    given = {MEASURE.inputs.parameters()[0].name: [model], "data": data}
-    settings = MEASURE.settings(splits=("city",), **small)
-    for swap in pair_swaps(MEASURE.inputs.read(given, settings), "city", settings):
-        city = swap.answer.object
-        assert swap.recipient.object != city and city not in swap.donor.prompt
-        if swap.source == "across":
-            assert swap.donor.object == swap.answer.subject
     assert "city" in show(result)
 
 
@@ -162,11 +155,3 @@ def test_strangers_stand_beside_berglunds_people(berglund, tmp_path):
     rows = select(one.rows(), split="p2d_reverse", swap="untrained", layer=0)
     assert len(rows) == 2 and len(distinct(rows, "half")) == 1
     assert "untrained donor, other direction" in show(one)
-
-
-def test_strangers_phrased_otherwise_are_refused(tmp_path):
-    path = tmp_path / "facts.jsonl"
-    write_facts(path, [replace(fact, phrasing=7) for fact in list_facts((3, 4))])
-    with pytest.raises(UserError, match="asks nobody in the phrasings of few facts, by their numb"):
-        MEASURE(make_model(layers=2), data=as_splits(list_facts(range(3))), strangers=str(path),
-                **SMALL)  # fmt: skip

@@ -13,7 +13,7 @@ from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.runner import read_result
-from unmask.measures.slots import MEASURE, PAIRS, judge_nearness
+from unmask.measures.slots import DISTANCES, MEASURE, PAIRS, judge_nearness
 from unmask.representation.patched import lay_out_prompt
 from unmask.representation.slots import collect_slots, compare_slots, probe_differences
 
@@ -108,10 +108,12 @@ def test_the_summary_follows_from_the_rows(done):
     near = [row["distance"] for row in rows if row["fact"] == row["other"]]
     (cell,) = select(done.summary["distances"], model="tiny-masked", layer=1, pair="reversal")
     assert cell["mean"] == pytest.approx(np.mean(near)) and len(near) == cell["facts"] == 5
+    text = show(read_result(done.folder))
     for row in done.summary["tests"]:
         assert 0 < row["p_layers"] <= 1 and (row["facts"], row["outcome"]) == (5, "too few")
-    text = show(read_result(done.folder))
-    assert "two directions are not clearly nearer than those of two facts" in text
+        assert f"layer {row['layer']}: cosine distance: two facts, both" in text
+    tests = [row | {"group": group} for group in ("p2d", "d2p") for row in done.summary["tests"]]
+    assert len(DISTANCES.tabulate_differences(tests).rows) == 4, "one for each model and group"
 
 
 @pytest.mark.parametrize(
@@ -128,16 +130,15 @@ def test_planted_entries_are_found_and_separate_ones_are_not():
     for shared, is_found in ((0.0, False), (0.6, True)):
         states, facts = plant(shared)
         keys = {"model": "mdm", "kind": "masked", "seed": 0, "group": "p2d"}
-        made = {"slots": compare_slots, "differences": probe_differences}
+        rows = {"slots": compare_slots(states, facts)}
+        rows["differences"] = probe_differences(states, facts)
         tables = {
-            name: pyarrow.Table.from_pylist([keys | row for row in make(states, facts)])
-            for name, make in made.items()
+            name: pyarrow.Table.from_pylist([keys | row for row in own])
+            for name, own in rows.items()
         }
-        summary = MEASURE.summarise(tables, MEASURE.settings(permutations=999))
+        summary = MEASURE.make_summary(tables, MEASURE.settings(permutations=999))
         (test,) = summary["tests"]
-        squared, blind = (
-            select(summary["means"], contrast="unrelated", feature=feature)[0]
-            for feature in ("squared", "difference")
-        )
+        unrelated = {row["feature"]: row for row in select(summary["means"], contrast="unrelated")}
+        squared, blind = unrelated["squared"], unrelated["difference"]
         assert [row["outcome"] == "above" for row in (test, squared)] == [is_found] * 2
         assert "outcome" not in blind  # it can only guess

@@ -1,11 +1,11 @@
 """symmetry: who is paired with whom, who is left out, what is concluded."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pyarrow
 import pytest
-from typer.testing import CliRunner
 
 from tests.measures.asking import show
 from unmask.base.config import SettingsError
@@ -13,7 +13,6 @@ from unmask.base.errors import NotMeasuredError, UserError
 from unmask.base.runs import RunRecord
 from unmask.blocks.blocks import Figure, Finding, Fold, Notice
 from unmask.blocks.tidy import distinct, select
-from unmask.cli.main import app
 from unmask.evaluation.statistics import holm
 from unmask.measures.represent import MEASURE as REPRESENT
 from unmask.measures.represent import RepresentSettings, tabulate_vectors
@@ -117,6 +116,9 @@ def test_a_concept_s_key_meets_its_own_value(strong):
     finding = find_sentence(result)
     assert finding.outcome == "above" and "for 100 % [" in finding.text
     assert finding.text.endswith("What the search added is like the key, fact by fact.")
+    folds = {block.title: block for block in result.section.blocks if isinstance(block, Fold)}
+    assert len(folds["What the measures are"].blocks) == len(LIKENESSES) + 1
+    assert show(read_result(result.folder)) == show(result)
 
 
 def test_nothing_shared_is_nothing_found(tmp_path):
@@ -134,14 +136,12 @@ def test_what_v0_shares_is_no_finding_about_values(tmp_path):
     assert find_sentence(result).text.endswith("are alike, fact by fact, before any search.")
 
 
-@pytest.mark.parametrize("value", [True, False])
-@pytest.mark.parametrize("v0", [True, False])
-@pytest.mark.parametrize("delta", [True, False])
-def test_sentences_never_claim_what_is_not_clear(value, v0, delta):
-    text = _conclude(value, v0, delta)
-    assert ("No difference from shuffled" in text) == (not value and not v0)
-    assert ("before any search" in text) == (value and v0)
-    assert text.startswith("What the search added") == (value and delta and not v0)
+def test_sentences_never_claim_what_is_not_clear():
+    for value, v0, delta in product((True, False), repeat=3):
+        text = _conclude(value, v0, delta)
+        assert ("No difference from shuffled" in text) == (not value and not v0)
+        assert ("before any search" in text) == (value and v0)
+        assert text.startswith("What the search added") == (value and delta and not v0)
 
 
 def test_several_layers_show_the_best(names_only, tmp_path):
@@ -152,11 +152,7 @@ def test_several_layers_show_the_best(names_only, tmp_path):
     assert distinct(shown, "layer") == [3]
     assert distinct(result.summary["lines"], "layer") == [1, 3]
     assert distinct(result.summary["similarity"], "layer") == [3]
-    assert "layer 3, the best of 2" in find_sentence(result).text
-    figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
-    ((panel,),) = figures["means"].views.values()
-    assert [line.x for line in panel.lines] == [[1, 3]] * 4
-    assert panel.lines[0].y[1] == 100 > panel.lines[0].y[0]
+    assert "best layer 3" in find_sentence(result).text
 
 
 def test_diverged_facts_are_left_out_and_counted(names_only, tmp_path):
@@ -173,8 +169,7 @@ def test_values_that_restore_nothing_are_left_out(names_only, tmp_path):
     """v*, its v0 and delta on the same facts; too few of them, and nothing is said of values."""
     result = compare(tmp_path / "a", make_run(tmp_path, make_rows(4.0, unrestored=2)))
     for row in result.rows():
-        assert (row["facts"], row["restored"]) == (FACTS - 2, FACTS - 2)
-        assert row["fact_ids"] == [f"fact-{i:02d}" for i in range(2, FACTS)]
+        assert len(row["fact_ids"]) == row["facts"] == row["restored"] == FACTS - 2
     run = make_run(tmp_path, make_rows(4.0, unrestored=3))
     result = compare(tmp_path / "b", run)
     assert {(row["facts"], row["restored"]) for row in result.rows()} == {(FACTS, FACTS - 3)}
@@ -198,10 +193,9 @@ def test_both_concepts_of_a_question_are_a_family(strong):
 
 def test_sides_without_masks_are_compared_where_a_run_has_them(tmp_path):
     rows, tensors = make_rows(4.0)
-    bare = {"k_bare": tensors["k_star"], "k_bare_mapped": tensors["k_mapped"]}
-    result = compare(
-        tmp_path, make_run(tmp_path, (rows, tensors | bare | {"v0_bare": tensors["delta"]}))
-    )
+    tensors |= {"k_bare": tensors["k_star"], "k_bare_mapped": tensors["k_mapped"]}
+    tensors["v0_bare"] = tensors["delta"]
+    result = compare(tmp_path, make_run(tmp_path, (rows, tensors)))
     line = find(result, "name: key and v0, no masks", "top-1")
     assert line["value"] == 1.0 and line["restored"] is None and line["p_family"] < 0.01
     assert len(result.rows()) == 11 * 9 and "without masks" in show(result)
@@ -213,13 +207,9 @@ def test_too_few_facts_are_not_measured(tmp_path):
         compare(tmp_path, run)
     assert few.value.code == "few pairs" and few.value.values["needed"] == 10
     rows, tensors = make_rows(1.0)
-    ways = [row["direction"] == "p2d" for row in rows]
-    half = (
-        [row for row in rows if row["direction"] == "p2d"],
-        {name: x[ways] for name, x in tensors.items()},
-    )
+    half = {name: x[1::2] for name, x in tensors.items()}
     with pytest.raises(NotMeasuredError) as one:
-        compare(tmp_path, make_run(tmp_path, half))
+        compare(tmp_path, make_run(tmp_path, (rows[1::2], half)))
     assert one.value.code == "one direction"
 
 
@@ -235,12 +225,10 @@ def test_vectors_are_paired_by_fact_whatever_their_order(names_only, tmp_path):
     rows, tensors = make_rows(2.0)
     order = np.random.default_rng(3).permutation(len(rows))
     mixed = [rows[i] for i in order], {name: x[order] for name, x in tensors.items()}
-    one, other = (
-        compare(tmp_path / name, make_run(tmp_path, part), permutations=19)
-        for name, part in (("one", (rows, tensors)), ("other", mixed))
-    )
-    assert one.rows() == other.rows()
-    assert one.rows("similarity") == other.rows("similarity")
+    one = compare(tmp_path / "one", make_run(tmp_path, (rows, tensors)), permutations=19)
+    other = compare(tmp_path / "other", make_run(tmp_path, mixed), permutations=19)
+    for table in MEASURE.tables:
+        assert one.rows(table) == other.rows(table)
 
 
 def test_models_differ_by_fact(names_only, tmp_path):
@@ -255,11 +243,11 @@ def test_models_differ_by_fact(names_only, tmp_path):
     (hits,) = select(differences, comparison="name: key and value", measure="top-1")
     assert (hits["one"], hits["other"], hits["facts"]) == ("mdm", "ar", FACTS)
     assert (hits["layer_one"], hits["layer_other"], hits["outcome"]) == (3, 1, "above")
-    lines = {
-        model: find(result, "name: key and value", "top-1", model=model)["value"]
+    ours, theirs = (
+        find(result, "name: key and value", "top-1", model=model)["value"]
         for model in ("mdm", "ar")
-    }
-    assert hits["mean"] == pytest.approx(lines["mdm"] - lines["ar"])
+    )
+    assert hits["mean"] == pytest.approx(ours - theirs)
     # With several layers, models are compared only where both were looked into.
     more = make_noise(7, model="ar", kind="causal", layer=2)
     apart = compare(tmp_path / "b", make_run(tmp_path, make_rows(4.0), weak, more), permutations=19)
@@ -273,12 +261,10 @@ def test_a_model_in_two_runs_is_named_by_its_runs(names_only, tmp_path):
     ]
     result = compare(tmp_path, *runs, permutations=19)
     assert distinct(result.rows(), "model") == ["a/run: mdm", "b/run: mdm", "ar"]
-    seeds = make_run(tmp_path, make_rows(4.0), (make_rows(4.0)[0], make_noise(3)[1]))
-    table = seeds.tables["represent"]
-    numbers = pyarrow.array([0] * 2 * FACTS + [1] * 2 * FACTS)
-    at = table.column_names.index("seed")
-    tables = {**seeds.tables, "represent": table.set_column(at, "seed", numbers)}
-    result = compare(tmp_path / "c", replace(seeds, tables=tables), permutations=19)
+    second, tensors = make_noise(3)
+    second = [row | {"seed": 1} for row in second]
+    seeds = make_run(tmp_path, make_rows(4.0), (second, tensors))
+    result = compare(tmp_path / "c", seeds, permutations=19)
     assert distinct(result.rows(), "model") == ["mdm-0", "mdm-1"]
 
 
@@ -325,19 +311,3 @@ def test_maps_name_facts_and_meet_on_their_diagonal(tmp_path):
     rows = select(result.rows("similarity"), concept="name")
     own = [row["cosine"] for row in rows if row["key_of"] == row["value_of"]]
     assert np.mean(own) == pytest.approx(line["matched"])
-
-
-def test_every_measure_is_explained(strong):
-    folds = {block.title: block for block in strong.section.blocks if isinstance(block, Fold)}
-    assert len(folds["What the measures are"].blocks) == len(LIKENESSES) + 1
-    assert show(read_result(strong.folder)) == show(strong)
-
-
-def test_both_verbs_on_the_command_line(tmp_path):
-    words = ["represent", "reversal-mdm", "--facts", 10, "--groups", "p2d", "--search-steps", 1]
-    words += ["--prefixes", 1, "--no-lens", "--no-probes", "--device", "cpu"]
-    done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
-    words = ["symmetry", str(tmp_path / "run"), "--permutations", "19", "--json"]
-    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "symmetry")])
-    assert done.exit_code == 0 and '"lines"' in done.output

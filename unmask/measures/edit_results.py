@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from itertools import product
+from statistics import harmonic_mean
+from typing import TYPE_CHECKING, Any
 
-from unmask.blocks import blocks, labels, tidy
-from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import cluster, estimate_difference, rank_correlation
-from unmask.measures.edit_data import EditSettings
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import Column, Notice, ReportBlock
+from unmask.evaluation.statistics import rank_correlation
 from unmask.measures.result import Result
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
-from unmask.results.summaries import Rows, Summary, Tables, add_outcome, compare_means, mark_outcome
+from unmask.results.summaries import Rows, Summary, Tables, compare_means
+
+if TYPE_CHECKING:
+    from unmask.measures.edit import EditSettings
 
 METRICS = {
     "success_before": Quantity("answer preferred before", "%"),
@@ -44,11 +47,19 @@ STATES = {
     "share_masks": Quantity("at masks, mean size"),
     "share_words": Quantity("at other words, mean size"),
 }
-SEARCHES = {f"search_{name}": Quantity(name) for name in ("nll_before", "nll", "relative_distance")}
-UNLIKELY = 1.0
-"""Nats per token of a new object at the value itself, from which on the search is too short."""
+SEARCHES = {
+    "search_nll_before": Quantity("cost of the new object before", "nats per token"),
+    "search_nll": Quantity("at the value found", "nats per token"),
+    "search_relative_distance": Quantity("‖delta‖ / ‖v0‖"),
+}
 FORWARD = ("edited", "paraphrase", "neighbour")
 """Roles whose success makes up the score."""
+READ = {
+    "edited": {"preferred": "success", "said": "said"},
+    "reverse new": {"said_reverse": "said", "judged": "success"},
+    "reverse neighbour": {"judged": "success"},
+}
+"""The answers that outcomes are read from; a judgement from two sides is the mean of two rows."""
 ROLE = Factor(
     "role",
     "asked",
@@ -76,16 +87,13 @@ VARIANT = Factor(
 )
 GROUP = Factor("group", "facts", lambda group: labels.GROUPS.get(group, group))
 WAY = Factor("direction", "edited", labels.DIRECTIONS)
-SHARING = {"probe": "probe across directions, log-odds", "cosine": "cosine of key and v0"}
-SHARING |= {"share": "share of the edit in reverse"}
-"""What the gain in reverse is held against, one number per fact."""
-GAINS = {"gain": "log p of the subject", "rank": "rank of the subject"}
 _SHARES = {role: f"preferred, {ROLE.name(role)}" for role in FORWARD} | {"score": "harmonic mean"}
 SCORES = {Quantity(name, "%").head(): column for column, name in _SHARES.items()}
 
 
-def _declare(title: str, metrics: Mapping[str, Quantity], *groups: Factor) -> Comparison:
-    return Comparison(title=title, means=title, metrics=metrics, groups=(MODEL, KIND, *groups))
+def _declare(name: str, title: str, metrics: Mapping[str, Quantity], *groups: Factor) -> Comparison:
+    groups, names = (MODEL, KIND, *groups), (name, "")
+    return Comparison(title=title, means=title, metrics=metrics, groups=groups, names=names)
 
 
 ASKED = Comparison(
@@ -99,28 +107,59 @@ ASKED = Comparison(
     "object is given, and the subject asked for.",
     means="Is the right answer preferred to its rival, is it said, what does it gain?",
 )
+LEARNED = Comparison(
+    metrics={
+        "gain": Quantity("gain in reverse of statements as likely as edited", "nats per token"),
+        "said_after": METRICS["said_after"],
+    },
+    groups=(MODEL, KIND),
+    variant=VARIANT,
+    against=[("tuned", "edit"), ("tuned-layer", "edit")],
+    title="",
+    names=("", "baseline"),
+    differences="In reverse: learned minus edited, where both make the statement equally likely",
+)
 TRAJECTORY = Comparison(
     metrics={"share": Quantity("share of the edit")},
-    groups=(MODEL, KIND, ROLE),
+    groups=(MODEL, KIND),
+    variant=ROLE,
     axis=Factor("step", "step"),
     title="How much of an edit acts while its answer is written",
     caption="At the subject's last token, in states of the edited model's own texts; 1 is all of "
     "it. Bands are 95 % intervals by fact.",
+    names=("shares", ""),
+)
+LIKENESS = {
+    "probe": "probe across directions, log-odds",
+    "cosine": "cosine of key and v0",
+    "share": "share of the edit in reverse",
+}
+SHARING = Comparison(
+    metrics={"gain": Quantity("with log p of the subject"), "rank": Quantity("with its rank")},
+    groups=(MODEL, KIND, Factor("sharing", "likeness of both directions", LIKENESS)),
+    title="",
+    names=("sharing", ""),
+    means="What the subject gains in reverse: Spearman's correlations over facts, not corrected "
+    "for their number",
 )
 LENGTH, SHOWN = Factor("answer", "tokens of the answer"), Factor("shown", "of the answer is shown")
 CANVAS = Factor("length", "canvas"), Factor("steps", "steps"), ROLE
-MEANS = {
-    "means": ASKED,
-    "outcomes": _declare("Each change; 50 % of two-sided judgements is chance", OUTCOMES, VARIANT),
-    "controls": _declare("Every question under each change", AFTER, VARIANT, ROLE),
-    "ways": _declare("By how a fact was trained, and edited", METRICS, GROUP, WAY, ROLE),
-    "changes": _declare("The size of each change, and bits of unseen text", CHANGES, VARIANT),
-    "lengths": _declare("By the length of the answer", AFTER, ROLE, LENGTH),
-    "states": _declare("How much of an edit acts; 1 is all of it", STATES, ROLE, SHOWN),
-    "canvases": _declare("What is said, by canvas and steps", SAID, *CANVAS),
-    "searches": _declare("Searches for values", SEARCHES),
-}
+OUTCOME = "Each change; 50 % of two-sided judgements is chance"
+DECLARED = (
+    ASKED,
+    _declare("outcomes", OUTCOME, OUTCOMES, VARIANT),
+    _declare("controls", "Every question under each change", AFTER, VARIANT, ROLE),
+    _declare("ways", "By how a fact was trained, and edited", METRICS, GROUP, WAY, ROLE),
+    _declare("changes", "The size of each change, and bits of unseen text", CHANGES, VARIANT),
+    _declare("lengths", "By the length of the answer", AFTER, ROLE, LENGTH),
+    _declare("states", "How much of an edit acts; 1 is all of it", STATES, ROLE, SHOWN),
+    _declare("canvases", "What is said, by canvas and steps", SAID, *CANVAS),
+    _declare("searches", "Searches for values: no edit can do more than its value", SEARCHES),
+)
+MEANS = {each.names[0]: each for each in DECLARED}
 """What is averaged, by the name of the summary's table."""
+ALWAYS = ("means", "changes", "searches")
+"""What a page shows even of edits alone; other tables where something in them varies."""
 
 
 def _name_shown(row: tidy.Record) -> str:
@@ -131,7 +170,7 @@ def _name_length(tokens: int) -> str:
     return str(tokens) if tokens <= 4 else "5 to 8" if tokens <= 8 else "9 or more"
 
 
-def summarise(tables: Tables, settings: EditSettings) -> Summary:
+def summarise(tables: Tables, settings: "EditSettings") -> Summary:
     """Means by model and role, the score, forwards against reversed, controls, shares by state."""
     every, states = tables["edit"].to_pylist(), tables["edit_steps"].to_pylist()
     rows = tidy.select(every, variant="edit")
@@ -144,7 +183,7 @@ def summarise(tables: Tables, settings: EditSettings) -> Summary:
         "changes": tidy.select(every, role="edited"),
         "lengths": [{**row, "answer": _name_length(row["tokens"])} for row in (*edited, *back)],
         "states": [
-            {**row, "shown": _name_shown(row)} for row in states if row["states"] == "given"
+            {**row, "shown": _name_shown(row)} for row in tidy.select(states, states="given")
         ],
         "canvases": tables["edit_canvases"].to_pylist(),
         "searches": edited,
@@ -176,37 +215,26 @@ def summarise(tables: Tables, settings: EditSettings) -> Summary:
 
 
 def _read_outcomes(rows: Rows) -> Iterator[dict[str, Any]]:
-    """What questions say of each change, and of the model as it was (`none`), by equal metrics.
-
-    A judgement from two sides is the mean of two rows.
-    """
-    read = {
-        "edited": {"preferred": "success", "said": "said"},
-        "reverse new": {"said_reverse": "said", "judged": "success"},
-        "reverse neighbour": {"judged": "success"},
-    }
-    none: dict[str, Any] = dict.fromkeys(OUTCOMES)
-    relevant = [row for row in rows if row["role"] in read]
-    for own in tidy.group_by(relevant, "model").values():
-        for row in tidy.select(own, variant="edit"):
-            values = {name: row[f"{it}_before"] for name, it in read[row["role"]].items()}
-            yield none | {**row, "text_kl": None, "variant": "none"} | values
-        for row in own:
-            values = {name: row[f"{it}_after"] for name, it in read[row["role"]].items()}
-            kl = row["text_kl"] if row["role"] == "edited" else None
-            yield none | {**row, "text_kl": kl} | values
+    """What questions say of each change, and of the model as it was (`none`), by equal metrics."""
+    for own in tidy.group_by(rows, "model").values():
+        for when, members in (("before", tidy.select(own, variant="edit")), ("after", own)):
+            for row in (row for row in members if row["role"] in READ):
+                is_before = when == "before"
+                kl = None if is_before or row["role"] != "edited" else row["text_kl"]
+                variant = "none" if is_before else row["variant"]
+                read = {name: row[f"{it}_{when}"] for name, it in READ[row["role"]].items()}
+                read = dict.fromkeys(OUTCOMES) | read | {"text_kl": kl, "variant": variant}
+                yield {**row, **read}
 
 
 def _score(means: Rows) -> Iterator[dict[str, Any]]:
     """The harmonic mean of the three means, as in the papers; 0 where one of them is."""
     after = tidy.select(means, metric="success_after")
     for (model, kind), own in tidy.group_by(after, "model", "kind").items():
-        by_role = {row["role"]: row["mean"] for row in own}
-        values: dict[str, Any] = {role: by_role.get(role) for role in FORWARD}
-        score = None
-        if None not in values.values():
-            score = 3 / sum(1 / each for each in values.values()) if all(values.values()) else 0.0
-        yield {"model": model, "kind": kind, "score": score} | values
+        by_role = {row["role"]: float(row["mean"]) for row in own if row["role"] in FORWARD}
+        score = harmonic_mean(by_role.values()) if len(by_role) == len(FORWARD) else None
+        shares = {role: by_role.get(role) for role in FORWARD}
+        yield {"model": model, "kind": kind, "score": score, **shares}
 
 
 def _compare_learned(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
@@ -214,24 +242,12 @@ def _compare_learned(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
 
     Over the facts whose statement became as likely as under the edit: equal forward success.
     """
-    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        for variant in ("tuned", "tuned-layer"):
-            learned = tidy.select(own, variant=variant, reached=True)
-            facts = {row["fact"] for row in learned}
-            edits = [row for row in tidy.select(own, variant="edit") if row["fact"] in facts]
-            which = {"model": model, "kind": kind, "variant": variant}
-            for column in ("gain", "said_after"):
-                difference = compare_means(learned, edits, column, seed)
-                if difference is None:
-                    continue
-                row = which | {"metric": column} | vars(difference)
-                if column == "said_after":  # a share that was never hit keeps its bound
-                    sides = (
-                        cluster([each[column] for each in side], [each["fact"] for each in side])
-                        for side in (learned, edits)
-                    )
-                    row |= vars(estimate_difference(*sides, is_share=True))
-                yield add_outcome(row)
+    equal = [row for row in rows if row["variant"] == "edit" or row["reached"]]
+    for gap in LEARNED.subtract(equal):
+        own = tidy.select(equal, model=gap["model"])
+        learned, edits = (tidy.select(own, variant=gap[side]) for side in ("variant", "minus"))
+        if difference := compare_means(learned, edits, gap["metric"], seed):
+            yield vars(difference) | gap
 
 
 def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
@@ -241,110 +257,49 @@ def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
         for row in rows
     ]
     for (model, kind), own in tidy.group_by(risen, "model", "kind").items():
-        for column in SHARING:
-            for gain in GAINS:
-                known = [row for row in own if None not in (row[column], row[gain])]
-                # Training seeds of a fact are no further facts: their mean stands for it.
-                facts = tidy.group_by(known, "fact").values()
-                sides = (
-                    [sum(row[name] for row in each) / len(each) for each in facts]
-                    for name in (column, gain)
-                )
-                value = rank_correlation(*sides, seed=seed)
-                if math.isfinite(value.mean):  # it is not where all facts are alike
-                    which = {"model": model, "kind": kind, "sharing": column, "outcome": gain}
-                    yield which | vars(value) | {"facts": len(facts)}
+        for column, gain in product(LIKENESS, SHARING.metrics):
+            known = [row for row in own if None not in (row[column], row[gain])]
+            # Training seeds of a fact are no further facts: their mean stands for it.
+            facts = tidy.group_by(known, "fact").values()
+            sides = (
+                [sum(row[name] for row in each) / len(each) for each in facts]
+                for name in (column, gain)
+            )
+            value = rank_correlation(*sides, seed=seed)
+            if math.isfinite(value.mean):  # it is not where all facts are alike
+                which = {"model": model, "kind": kind, "sharing": column, "outcome": gain}
+                yield which | {"metric": gain} | vars(value) | {"facts": len(facts)}
 
 
-def describe(result: Result) -> list[blocks.ReportBlock]:
-    """Sentences for each model, then figures and every table that has something in it."""
-    return [*_state(result.summary), *_warn(result), *_show(result.summary)]
+def describe(result: Result) -> list[ReportBlock]:
+    """Sentences for each model, then the figures and every table in which something varies."""
+    return list(_show(result.summary))
 
 
-def _state(summary: Summary) -> Iterator[blocks.ReportBlock]:
+def _show(summary: Summary) -> Iterator[ReportBlock]:
     yield from ASKED.state(summary)
-    compared = tidy.distinct(summary["differences"], "model")
-    for row in tidy.select(summary["means"], metric="said_after", role="edited"):
-        if row["model"] not in compared:
-            yield blocks.Notice(
-                f"{row['model']} says {tidy.say(row, '%')} of the new objects as edited. The data "
-                "ask nothing in reverse."
-            )
-    for row in tidy.select(summary["baseline"], metric="gain"):
-        yield blocks.Finding(
-            f"In {row['model']}, log p of the subject asked in reverse gains "
-            f"{METRICS['gain'].say(row, is_difference=True)} more with the statement "
-            f"{VARIANT.get(row)}, than with the edit ({labels.count(row['facts'], 'fact')} whose "
-            "statement became as likely).",
-            row["outcome"],
-        )
-
-
-def _warn(result: Result) -> Iterator[blocks.Notice]:
-    """Where values that were written do not make their objects likely themselves."""
-    settings = result.records[0].settings
-    for row in tidy.select(result.summary["searches"], metric="search_nll"):
-        if row["mean"] > UNLIKELY:
-            yield blocks.Notice(
-                f"The search for values in {row['model']} ended after {settings['search_steps']} "
-                f"steps where the new objects still cost {tidy.say(row, 'nats per token')}: no "
-                "edit can do more than its value. Try more `--search-steps` or a higher `--lr`."
-            )
-
-
-def _show(summary: Summary) -> Iterator[blocks.ReportBlock]:
-    if shares := [row for row in summary["means"] if row["metric"] in SAID]:
-        look: dict[str, Any] = {
-            "colour": lambda row: "control" if row["metric"] == "said_before" else "p1"
-        }
-        look |= {"label": lambda row: f"{ROLE.get(row)}, {row['metric'].removeprefix('said_')}"}
-        drawn = ASKED.draw(shares, choose=[], xlabel="said, %", limits=(0, 100), **look)
-        yield replace(drawn, name="said")
-    yield tabulate_outcomes(summary)
+    if not summary["differences"]:
+        yield Notice("The data ask nothing in reverse: the tables say what is said as edited.")
+    yield from LEARNED.state({"": (), "baseline": summary["baseline"]})
+    yield ASKED.draw([row for row in summary["means"] if row["metric"] in SAID])
+    yield TRAJECTORY.draw(summary["trajectories"])
     title = "How often the right answer is preferred, and the harmonic mean of the three shares"
     yield tidy.tabulate("scores", title, summary["scores"], {"model": "model", **SCORES})
-    yield ASKED.tabulate(summary["means"])
-    several = {"controls": ["variant"], "ways": ["group", "direction"], "changes": ["metric"]}
-    several |= {"lengths": ["answer"], "states": ["metric"], "canvases": ["length", "steps"]}
-    for name, columns in several.items():
-        if len(tidy.distinct(summary[name], *columns)) > 1:
-            yield replace(MEANS[name].tabulate(summary[name]), name=name)
+    for name, comparison in MEANS.items():
+        varied = {each.column for each in comparison.groups} - {"model", "kind", "role"}
+        if name in ALWAYS or len(tidy.distinct(summary[name], *varied)) > 1:
+            yield comparison.tabulate(summary[name])
     if summary["baseline"]:
-        title = "In reverse: learned minus edited, where both make the statement equally likely"
-        keys = {"model": "model", "change": VARIANT.get, "facts": "facts"}
-        heads = {name: METRICS[name].head(is_difference=True) for name in ("gain", "said_after")}
-        rows = summary["baseline"]
-        yield tidy.tabulate_means("baseline", title, rows, keys, heads, role=mark_outcome)
-    if rows := summary["sharing"]:
-        number = labels.count(len(rows), "interval")
-        yield tidy.tabulate(
-            "sharing",
-            "Spearman's correlation over facts: likeness of both directions before the edit, and "
-            f"what the subject gains in reverse; {number}, none corrected for their number",
-            rows,
-            {"model": "model", "likeness": lambda row: SHARING[row["sharing"]]}
-            | {"gain in": lambda row: GAINS[row["outcome"]]}
-            | {Column("correlation", 2): tidy.to_interval, "facts": "facts"},
-            role=lambda row: mark_outcome(add_outcome(row)),
-        )
-    yield tidy.tabulate(
-        "facts",
-        "Edited facts, and those whose old object was said before; condition of the keys' moments",
-        summary["facts"],
-        {"model": "model", GROUP.heading: GROUP.get, WAY.heading: WAY.get, "number": "facts"}
-        | {"old object said": "recalled", Column("condition number", is_short=True): "condition"},
-    )
-    steps = TRAJECTORY.draw(summary["trajectories"], panel=ROLE.get, choose=[])
-    yield replace(steps, name="shares")
+        yield LEARNED.tabulate_differences(summary["baseline"])
+    if summary["sharing"]:
+        yield SHARING.tabulate(summary["sharing"], facts="facts")
+    columns: dict[str | Column, tidy.Get] = {"model": "model", "facts": GROUP.get}
+    columns |= {"edited": WAY.get, "number": "facts", "old object said": "recalled"}
+    columns[Column("condition number", is_short=True)] = "condition"
+    title = "Edited facts, those whose old object was said before, condition of the keys' moments"
+    yield tidy.tabulate("facts", title, summary["facts"], columns)
     if summary["examples"]:
-        title = "What is said before and after the edit"
-        columns: dict[str | Column, tidy.Get] = {"model": "model", "asked": ROLE.get}
-        columns |= {"prompt": "prompt", "wanted": "wanted"}
+        columns = {"model": "model", "asked": ROLE.get, "prompt": "prompt", "wanted": "wanted"}
         columns |= {"before": "text_before", "after": "text_after"}
+        title = "What is said before and after the edit"
         yield tidy.tabulate("examples", title, summary["examples"], columns)
-
-
-def tabulate_outcomes(summary: Summary) -> blocks.Table:
-    """One row for the model as it was, its edits, each control and the learned statement."""
-    table = MEANS["outcomes"].tabulate(summary["outcomes"], facts="facts")
-    return replace(table, name="outcomes", most=len(table.rows))

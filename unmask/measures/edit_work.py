@@ -5,26 +5,30 @@ without an edit are asked once. What stays one by one are statements that are le
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
+from unmask.data.corpus import Corpus
 from unmask.editing.controls import Swap, Tuned, UnrelatedText, find_cost, swap_factors, tune
 from unmask.editing.edit import Edit
 from unmask.editing.editor import edit_each
 from unmask.editing.moments import Moments, moments
 from unmask.editing.outcomes import Change, Examination, Reply
-from unmask.editing.requests import EditRequest, find_recalled
+from unmask.editing.requests import EditRequest, find_recalled, make_requests
 from unmask.editing.sharing import compare_directions, list_prompts, probe_directions, read_shares
 from unmask.evaluation.metrics import is_contained
-from unmask.measures.edit_data import EditData, EditSettings, choose_requests
 from unmask.net.model import Model
 from unmask.representation.prompts import make_prefixes
+
+if TYPE_CHECKING:
+    from unmask.measures.edit import EditData, EditSettings
 
 SWAPS: tuple[Swap, ...] = ("key", "delta")
 SEARCH = ("method", "ridge", "null_share", "reveal", "search_steps", "lr", "clamp", "kl")
 SEARCH += ("bare_weight", "length", "seed")
 FOUND = ("nll_before", "nll", "relative_distance", "stopped", "diverged")
+WRITTEN = ("said_before", "said_after", "text_before", "text_after")
 NO_TEXT = {"text_kl": None, "text_bits_before": None, "text_bits_after": None}
 
 
@@ -32,11 +36,11 @@ class EditWork:
     """The edits of one model: what they share is read off it first, the same in every process."""
 
     def __init__(
-        self, model: Model, layers: tuple[int, ...], data: EditData, settings: EditSettings
+        self, model: Model, layers: tuple[int, ...], data: "EditData", settings: "EditSettings"
     ):
         self.model, self.layers, self.settings = model, layers, settings
         steps, length, seed = settings.steps, settings.length, settings.seed
-        self.random_layer = self._draw_layer()
+        self.other_layers = self._draw_layer() if "layer" in settings.controls else ()
         self.requests = self._find_requests(data)
         self.examination = Examination(model, self.requests, steps, length, settings.write_all)
         self.moments = gathered = self._gather_moments(data.texts)
@@ -51,18 +55,18 @@ class EditWork:
         self.text = UnrelatedText(model, others, rows, seed) if others else None
         self.cosines = compare_directions(self.examination, layers[-1])
 
-    def _draw_layer(self) -> int:
+    def _draw_layer(self) -> tuple[int]:
         """The layer of the control that edits another one."""
         # The last layer is not edited: what it writes at a subject is read nowhere else.
         others = [i for i in range(self.model.net.config.layers - 1) if i not in self.layers]
-        if "layer" in self.settings.controls and not others:
+        if not others:
             raise UserError(
                 f"{self.model.name} has no layer beside those that are edited and its last: leave "
                 "out the control layer, or edit fewer."
             )
-        return python_stream(self.settings.seed, "layer").choice(others or list(self.layers))
+        return (python_stream(self.settings.seed, "layer").choice(others),)
 
-    def _find_requests(self, data: EditData) -> list[EditRequest]:
+    def _find_requests(self, data: "EditData") -> list[EditRequest]:
         """The requests that were given, or those about facts that the model recalls."""
         settings, name = self.settings, self.model.name
         if not settings.recalled:
@@ -79,17 +83,12 @@ class EditWork:
 
     def _gather_moments(self, texts: Iterable[str]) -> Moments | None:
         """The moments that edits are weighed by; None is the identity."""
-        settings = self.settings
+        settings, layers = self.settings, sorted({*self.layers, *self.other_layers})
         if settings.moments == "identity":
             return None
-        needed = {*self.layers, *([self.random_layer] if "layer" in settings.controls else [])}
         states = None if settings.moments == "states" else "clean"
-        chosen: dict[str, Any] = {
-            "tokens": settings.moment_tokens,
-            "shrink": settings.shrink,
-            "seed": settings.seed,
-        }
-        return moments(self.model, texts, sorted(needed), states, **chosen)
+        count, shrink, seed = settings.moment_tokens, settings.shrink, settings.seed
+        return moments(self.model, texts, layers, states, tokens=count, shrink=shrink, seed=seed)
 
     def work(self, columns: Mapping[str, Any], chunk: range) -> dict[str, list[dict[str, Any]]]:
         """The rows of some requests; a model that recalls fewer facts has fewer."""
@@ -105,12 +104,12 @@ class EditWork:
         which = {i: {**columns, **self._describe(i, made[i], before[i][0])} for i in numbers}
         # 2. Where they act: in every state of the edits, in the first one of the controls.
         acting = list(read_shares(examination, [(i, edit) for i, _, edit in edits], after))
+        by_state = [which[edits[at][0]] | row for at, _, row in acting if edits[at][1] == "edit"]
         first = {
-            (at, place): row["share"]
+            (at, place): {"share": row["share"]}
             for at, place, row in acting
             if (row["states"], row["step"]) == ("given", 0)
         }
-        by_state = [which[edits[at][0]] | row for at, _, row in acting if edits[at][1] == "edit"]
 
         # 3. A row for each question of a request under each change; statements are learned in turn.
         def compare(
@@ -123,32 +122,18 @@ class EditWork:
 
         rows: list[dict[str, Any]] = []
         for at, edit in enumerate(edits):
-            numbered = enumerate(compare(*edit, after[at]))
-            rows += [row | {"share": first[at, place]} for place, row in numbered]
+            rows += [row | first[at, j] for j, row in enumerate(compare(*edit, after[at]))]
         for i, variant, learned in self._learn_each(made):
             rows += compare(i, variant, learned, examination.ask_each([(i, learned)])[0])
-        return {
-            "edit": rows,
-            "edit_steps": by_state,
-            "edit_canvases": self._list_canvases(rows, which, made),
-        }
-
-    def _list_canvases(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        which: Mapping[int, Mapping[str, Any]],
-        made: Mapping[int, Edit],
-    ) -> list[dict[str, Any]]:
-        """Generations with the edits on: those on the usual canvas, and those on others."""
-        examination, settings = self.examination, self.settings
-        names = [*next(iter(which.values())), "role"]
-        names += ["said_before", "said_after", "text_before", "text_after"]
-        here = {"length": examination.length, "steps": settings.steps}
+        # 4. Texts written on the usual canvas, and on others.
+        here = {"length": examination.length, "steps": self.settings.steps}
+        names = [*which[numbers[0]], "role", *WRITTEN]
         own = [row for row in rows if row["variant"] == "edit" and row["text_after"] is not None]
-        numbers = list(made)
-        swept = examination.sweep(list(made.items()), settings.step_counts, settings.lengths)
         canvases = [{name: row[name] for name in names} | here for row in own]
-        return canvases + [{**which[numbers[at]], **row} for at, row in swept]
+        more = self.settings.step_counts, self.settings.lengths
+        swept = examination.sweep(list(made.items()), *more)
+        canvases += [which[numbers[at]] | row for at, row in swept]
+        return {"edit": rows, "edit_steps": by_state, "edit_canvases": canvases}
 
     def _make_edits(self, numbers: Sequence[int]) -> Iterator[tuple[int, str, Edit]]:
         """The edit of each request, and its controls."""
@@ -156,9 +141,8 @@ class EditWork:
         following = {i: (i + 1) % len(self.requests) for i in numbers}
         swaps = [swap for swap in SWAPS if swap in self.settings.controls]
         wanted = sorted({*numbers, *(following.values() if swaps else ())})
-        made, moved = self._edit_each(wanted, self.layers), dict[int, Edit]()
-        if "layer" in self.settings.controls:
-            moved = self._edit_each(numbers, (self.random_layer,))
+        made = self._edit_each(wanted, self.layers)
+        moved = self._edit_each(numbers, self.other_layers) if self.other_layers else {}
         for i in numbers:
             yield i, "edit", made[i]
             if i in moved:
@@ -169,7 +153,7 @@ class EditWork:
     def _edit_each(self, numbers: Sequence[int], layers: tuple[int, ...]) -> dict[int, Edit]:
         requests = [self.requests[i] for i in numbers]
         facts, objects = ([getattr(each, name) for each in requests] for name in ("fact", "object"))
-        chosen: dict[str, Any] = {name: getattr(self.settings, name) for name in SEARCH}
+        chosen = {name: getattr(self.settings, name) for name in SEARCH}
         chosen["prefixes"] = self.prefixes
         edits = edit_each(self.model, facts, objects, layers, self.moments, **chosen)
         return dict(zip(numbers, edits, strict=True))
@@ -177,18 +161,15 @@ class EditWork:
     def _learn_each(self, made: Mapping[int, Edit]) -> Iterator[tuple[int, str, Tuned]]:
         """Statements learned until their objects cost as much as under their edits."""
         model, settings, length = self.model, self.settings, self.examination.length
-        chosen: dict[str, Any] = {
-            "updates": settings.tune_updates,
-            "lr": settings.tune_lr,
-            "seed": settings.seed,
-        }
+        chosen: dict[str, Any] = {"updates": settings.tune_updates, "lr": settings.tune_lr}
+        chosen |= {"length": length, "seed": settings.seed}
         for i, edit in made.items():
             statement = self.requests[i].questions[0].fact
             for name, layers in (("tuned", None), ("tuned-layer", edit.layers)):
                 if name in settings.controls:
                     with edit.on(model):
                         target = find_cost(model, statement, length)
-                    yield i, name, tune(model, statement, target, layers, length=length, **chosen)
+                    yield i, name, tune(model, statement, target, layers, **chosen)
 
     def _describe(self, number: int, made: Edit, before: Reply) -> dict[str, Any]:
         """What every row of a request's edit says."""
@@ -211,3 +192,11 @@ class EditWork:
             "probe": self.probes.get((fact.fact_id, fact.direction)),
             **{f"search_{name}": search[name] for name in FOUND},
         }
+
+
+def choose_requests(
+    corpus: Corpus, settings: "EditSettings", only: set[str] | None = None
+) -> list[EditRequest]:
+    """The requests of a corpus, of some of its facts."""
+    names = ("groups", "facts", "objects", "paraphrases", "neighbours", "seed", "skip")
+    return make_requests(corpus, **{name: getattr(settings, name) for name in names}, only=only)

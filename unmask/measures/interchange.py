@@ -1,23 +1,20 @@
 """interchange: with another person's subject state patched in, taken from a prompt of the other
 direction, does the model give that person's answer?
 
-Two people are paired: the recipient, whose prompt is run, and the donor. After one layer, the
-states of the recipient's subject are replaced by those of the donor's (interchange intervention,
-`unmask.representation.interchange`). Success is the donor's answer, each of its tokens the
-likeliest one, so that greedy decoding writes it. Across: the donor's state comes from a prompt of
-the other direction, with a description where the recipient's prompt has a name. Within: from a
-prompt of the same direction, in another phrasing; the ceiling. Own: the recipient's own state from
+After one layer, the states of the subject of the prompt that is run (the recipient) are replaced by
+those of another person (the donor). Success is the donor's answer, as greedy decoding writes it.
+Across: the donor's state comes from a prompt of the other direction, with a description where the
+recipient's prompt has a name. Within: from a prompt of the same direction, in another phrasing;
+where this ceiling is low, a failure across says nothing. Own: the recipient's own state from
 another phrasing; the floor. Untrained: as across, with people that training never named
-(`strangers`): how often an answer is copied from the words of the donor's prompt. Where they were
-asked, success across directions is clear only if it is clearly above theirs, too.
+(`strangers`): how often an answer is copied from the words of the donor's prompt.
 
 Either the last subject token's state is replaced, and the rest of the subject by its mean over
 recipients, or the states of all subject tokens, aligned at their ends. The layer is chosen on one
 half of the people, where the donor's answer is likeliest, and results are read on the other half;
 own and untrained are read at the layers chosen for across. Layer -1 is the residual stream before
 layer 0: there words take the place of words, so that it is drawn but not chosen. Shares have 95 %
-intervals by fact and training seed; differences are paired by fact. Where the ceiling is low, a
-failure across directions says nothing.
+intervals by fact and training seed; differences are paired by fact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import labels, tidy
+from unmask.blocks import tidy
 from unmask.blocks.blocks import Notice, ReportBlock
 from unmask.measures.inputs import ALL_TESTS, Member, ModelInputs, read_all_tests
-from unmask.measures.measure import Job, Measure, Rows
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import StateSettings
 from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.effects import EffectLayout, GroupEffects, list_effects
-from unmask.results.summaries import Summary, Tables
 
 if TYPE_CHECKING:
+    from unmask.data.corpus import Corpus
     from unmask.data.facts import Fact
     from unmask.representation.interchange import StateSwap
 
@@ -51,20 +48,14 @@ class InterchangeSettings(StateSettings):
     phrasings: int = option(2, "Phrasings of each recipient.", least=1)
     tokens: tuple[str, ...] = option(
         ("last", "all"),
-        "Which subject states are replaced by the donor's: the last token's (the rest by its mean "
-        "over recipients), or all.",
+        "Subject states that are replaced: the last token's (the rest by its mean), or all.",
         choices=lambda: tuple(TOKENS),
     )
     layers: tuple[int, ...] = option(
-        (),
-        "Layers after which states are replaced, one at a time, -1 for the embeddings; all by "
-        "default.",
-        least=-1,
+        (), "Layers after which states are replaced (-1: embeddings); all by default.", least=-1
     )
     strangers: str | None = option(
-        None,
-        "A corpus or file of facts, phrased alike, of people that training never named: a control; "
-        "without it there is none.",
+        None, "A corpus or file of facts, phrased alike, of people that training never named."
     )
     seed: int = option(0, "Seed by which recipients and donors are paired.", least=0)
 
@@ -91,11 +82,8 @@ def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Jo
     def work(member: Member, split: str, tokens: Any) -> Mapping[str, Rows]:
         from unmask.representation.interchange import interchange
 
-        layers = settings.layers or None
-        rows = interchange(
-            inputs.load(member), swaps[split], layers, tokens, "mean", settings.length
-        )
-        first = swaps[split][0].recipient
+        own, first, layers = swaps[split], swaps[split][0].recipient, settings.layers or None
+        rows = interchange(inputs.load(member), own, layers, tokens, "mean", settings.length)
         keys = member.columns | {"split": split, "direction": first.direction}
         keys |= {"trained": first.trained, "tokens": tokens}
         return {"interchange": [keys | {"fact": row["recipient"]} | row for row in rows]}
@@ -108,68 +96,47 @@ def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Jo
 
 def pair_swaps(inputs: ModelInputs, split: str, settings: InterchangeSettings) -> "list[StateSwap]":
     """Every recipient of a split with its donors of each source."""
+    from unmask.data.sources import read_asked
     from unmask.representation.interchange import make_swaps
     from unmask.tracing.facts import choose_facts
 
-    corpus = inputs.data.corpus
+    corpus, strangers, seed = inputs.data.corpus, settings.strangers, settings.seed
     same = corpus[split]
     recipients = choose_facts(same, settings.facts, settings.phrasings)
-    donors = {"across": _list_others(corpus.splits, same), "within": same}
-    swaps = [
-        swap
-        for source, prompts in donors.items()
-        for swap in make_swaps(source, recipients, prompts, same, seed=settings.seed)
-    ]
-    swaps += make_swaps("own", recipients, same, same, own=True, seed=settings.seed)
-    if settings.strangers is not None:
-        swaps += _pair_strangers(recipients, same, corpus.source, settings)
-    halves = {swap.half for swap in swaps if swap.source == "across"}
-    if len(halves) < 2:
+    swaps = make_swaps("across", recipients, _list_tests(corpus, same)[1], same, seed=seed)
+    if len({swap.half for swap in swaps}) < 2:
         raise UserError(
             f"{split} has no two people with donors of the other direction, and a layer is chosen "
             "on one half of the people and read on the other: ask more facts, both ways."
         )
-    return swaps
-
-
-def _pair_strangers(
-    recipients: "Sequence[Fact]", same: "Sequence[Fact]", source: str, settings: InterchangeSettings
-) -> "list[StateSwap]":
-    """The recipients with donors that training never named, as far as these are phrased alike."""
-    from unmask.data.sources import read_asked
-    from unmask.representation.interchange import make_swaps
-
-    splits = read_asked(str(settings.strangers)).splits
-    every = [fact for name in _name_tests(splits) for fact in splits[name]]
-    answers = [fact for fact in every if fact.direction == same[0].direction]
-    prompts = _list_others(splits, same)
+    swaps += make_swaps("within", recipients, same, same, seed=seed)
+    swaps += make_swaps("own", recipients, same, same, own=True, seed=seed)
+    if strangers is None:
+        return swaps
+    answers, prompts = _list_tests(read_asked(strangers), same)
     known = {text for fact in same for text in (fact.subject, fact.object)}
     if met := sorted({fact.subject for fact in prompts} & known):
         raise UserError(
-            f"{settings.strangers} has {met[0]!r}, which {source} has, too: expected people that "
+            f"{strangers} has {met[0]!r}, which {corpus.source} has, too: expected people that "
             "training never named; make a corpus with another seed."
         )
-    swaps = make_swaps("untrained", recipients, prompts, answers, seed=settings.seed)
-    if not swaps:
+    untrained = make_swaps("untrained", recipients, prompts, answers, seed=seed)
+    if not untrained:
         raise UserError(
-            f"{settings.strangers} asks nobody in the phrasings of {source}, by their numbers: "
+            f"{strangers} asks nobody in the phrasings of {corpus.source}, by their numbers: "
             "expected such people; `unmask data make strangers` makes them for Berglund's files."
         )
-    return swaps
+    return swaps + untrained
 
 
-def _name_tests(splits: Mapping[str, Any]) -> list[str]:
-    """Splits with true answers in test phrasings, one set of phrasings for each direction."""
+def _list_tests(corpus: "Corpus", same: "Sequence[Fact]") -> "tuple[list[Fact], list[Fact]]":
+    """Tests with true answers: those in the direction of some prompts, and those in the other."""
     from unmask.data.sources import OWN
     from unmask.representation.extraction import GROUPS
 
-    return [name for name in (*sum(GROUPS.values(), ()), OWN) if name in splits]
-
-
-def _list_others(splits: "Mapping[str, list[Fact]]", same: "Sequence[Fact]") -> "list[Fact]":
-    """Test prompts of the other direction."""
-    way = same[0].direction
-    return [fact for name in _name_tests(splits) for fact in splits[name] if fact.direction != way]
+    names, way = (*sum(GROUPS.values(), ()), OWN), same[0].direction
+    tests = [fact for name in names for fact in corpus.splits.get(name, [])]
+    return [f for f in tests if f.direction == way], [f for f in tests if f.direction != way]
 
 
 SWAPS = {
@@ -180,8 +147,7 @@ SWAPS = {
     "untrained": "untrained donor, other direction",
 }
 TOKENS = {"last": "last subject token, the rest by its mean", "all": "all subject tokens"}
-LOW = 0.5
-"""A ceiling that is clearly below is low."""
+LOW = 0.5  # a ceiling that is clearly below
 COMPARISON = Comparison(
     metrics={
         "says_donor": Quantity("gives the donor's answer", "%"),
@@ -196,12 +162,16 @@ COMPARISON = Comparison(
     compared=("says_donor",),
     paired_by=("fact", "phrasing"),
     title="How often the donor's answer is given",
-    caption="Share of recipients that give the donor's answer, or find it likelier than their own, "
-    "by the layer after which the donor's state replaces theirs (-1: embeddings). Bands are 95 % "
-    "intervals by fact.",
+    caption="Share of recipients, by the layer after which the donor's state replaces theirs (-1: "
+    "embeddings). Bands are 95 % intervals by fact.",
     means="Whose answer is given, each half of the people at the layer chosen on the other half",
     differences="Share of donor's answers: donors of the other direction minus each control",
 )
+SHOWN = ("says_donor", "prefers_donor")
+CURVES = replace(COMPARISON, metrics={name: COMPARISON.metrics[name] for name in SHOWN})
+GROUP = [factor.column for factor in COMPARISON.groups]
+PROMPT = ("recipient", "phrasing", "seed")
+LAYOUT = EffectLayout(group=GROUP, prompt=PROMPT, cell=("swap", "layer"))
 
 
 def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
@@ -210,23 +180,14 @@ def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
         row | {"prefers_donor": row["logp_donor"] > row["logp_recipient"]}
         for row in tables["interchange"].to_pylist()
     ]
-    names = [factor.column for factor in COMPARISON.groups]
-    layout = EffectLayout(
-        group=names, prompt=("recipient", "phrasing", "seed"), cell=("swap", "layer")
-    )
-    table = tables["interchange"]
-    swapped = table.filter(table["layer"].is_valid())
-    panels = list_effects(swapped, layout, "logp_donor").panels()
-    chosen = [
-        row
-        for group, same in tidy.group_by(rows, *names).items()
-        for row in _choose_rows(same, panels[group])
-    ]
-    curves = COMPARISON.average([row for row in rows if row["layer"] is not None], "layer")
+    swapped = tables["interchange"].filter(tables["interchange"]["layer"].is_valid())
+    panels = list_effects(swapped, LAYOUT, "logp_donor").panels()
+    groups = tidy.group_by(rows, *LAYOUT.group)
+    chosen = [row for group in groups for row in _choose_rows(groups[group], panels[group])]
     return {
         "means": COMPARISON.average(chosen, "first_layer", "second_layer"),
         "differences": COMPARISON.subtract(chosen),
-        "curves": [row for row in curves if row["metric"] in ("says_donor", "prefers_donor")],
+        "curves": CURVES.average([row for row in rows if row["layer"] is not None], "layer"),
     }
 
 
@@ -242,39 +203,27 @@ def _choose_rows(rows: Rows, panel: GroupEffects) -> Iterator[dict[str, Any]]:
         if chosen := panel.choose_cells(inner, halves=halves):
             layers[swap] = {halves[fact]: cell[1] for fact, (cell,) in chosen.items()}
     for row in rows:
+        best = layers.get(row["swap"], layers["across"])
         if row["layer"] is None and row["swap"] == "across":
             yield {**row, "swap": "none", "first_layer": None, "second_layer": None}
-    for row in rows:
-        best = layers.get(row["swap"], layers["across"])
-        if row["layer"] == best[row["half"]]:
+        elif row["layer"] == best[row["half"]]:
             yield {**row, "first_layer": best[0], "second_layer": best[1]}
 
 
 def describe(result: Result) -> Sequence[ReportBlock]:
-    """A sentence for each model and way of asking, curves over layers, and the tables."""
+    """A sentence for each model, where it can show nothing, curves over layers, and the tables."""
     summary = result.summary
-    layers = {"layers": lambda row: "" if row["first_layer"] is None
-              else f"{row['first_layer']} and {row['second_layer']}"}  # fmt: skip
+    ceilings = tidy.select(summary["means"], swap="within", metric="says_donor")
+    low = [f"{row['model']}, {tidy.name_asked(row)}" for row in ceilings if row["high"] < LOW]
+    few = f"The ceiling is low, so that a failure says nothing: {'; '.join(dict.fromkeys(low))}."
+    layers = {"first layer": "first_layer", "second layer": "second_layer"}
     return [
         *COMPARISON.state(summary),
-        *_warn(summary),
-        COMPARISON.draw(summary["curves"], Factor("layer", "layer"), ylabel="% of recipients"),
+        *([Notice(few)] if low else []),
+        CURVES.draw(summary["curves"], Factor("layer", "layer")),
         COMPARISON.tabulate(summary["means"], **layers),
         COMPARISON.tabulate_differences(summary["differences"]),
     ]
-
-
-def _warn(summary: Summary) -> Iterator[ReportBlock]:
-    """Where success across directions can show nothing."""
-    ceilings = tidy.select(summary["means"], swap="within", metric="says_donor")
-    for model, rows in tidy.group_by(ceilings, "model").items():
-        if low := [row for row in rows if row["high"] < LOW]:
-            ways = list(dict.fromkeys(tidy.name_asked(row) for row in low))
-            yield Notice(
-                f"In {model} the ceiling is low in {len(low)} of "
-                f"{labels.count(len(rows), 'group')} ({'; '.join(ways)}), so that a failure there "
-                "says nothing."
-            )
 
 
 MEASURE = Measure(

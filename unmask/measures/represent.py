@@ -8,27 +8,26 @@ stays as it is. All facts are asked in one phrasing, recalled or not. A search t
 object clearly less likely than at v0 has diverged.
 
 Probes are ridge classifiers for which fact a state belongs to, on the residual stream at the last
-subject token, from the embeddings (layer -1) up, fitted on two thirds of the phrasings. Their p is
-that of the largest accuracy over all layers when facts change their names (100,000 times),
-corrected (Holm) for the directions and readings of a model's probes across directions.
+subject token, from the embeddings (layer -1) up, fitted on two thirds of the phrasings. Of the two
+directions that one is told which is less clear. p is that of the largest accuracy over all layers
+when facts change their names (100,000 times), corrected (Holm) for the directions and readings of a
+model's probes across directions.
 
 On the canvas the subject of a diffusion model sees the masks of the answer, which can carry what is
-predicted there; in an autoregressive one it does not. So probes also read states without masks
-(which is the same as cutting all reading of them) and of the subject's tokens alone; keys and v0
-are read both ways, v* and delta on the canvas.
+predicted there; in an autoregressive one it does not. So probes also read states without masks and
+of the subject's tokens alone; keys and v0 are read both ways, v* and delta on the canvas.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from unmask.base.config import SettingsError, option, option_of
-from unmask.blocks.tidy import distinct
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, RunFolders, find_corpus
+from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, RunFolders, find_corpus
 from unmask.measures.measure import Job, Measure, Rows, Stage
 from unmask.measures.represent_section import READINGS, describe, summarise
 from unmask.measures.settings import GroupSettings
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from unmask.data.facts import Fact
-    from unmask.measures.result import Result
     from unmask.representation.extraction import ChosenFact
 
+WAYS = ("p2d", "d2p")
 CHUNK = 64
 """Prompts whose keys and values are one part of a run."""
 
@@ -65,9 +64,7 @@ class RepresentSettings(GroupSettings):
         is_identity=False,  # the layers are, and parts are named after them
     )
     directions: tuple[str, ...] = option(
-        ("p2d", "d2p"),
-        "Directions asked: p2d gives a name, d2p a description.",
-        choices=lambda: ("p2d", "d2p"),
+        tuple(WAYS), "Directions asked: p2d gives a name, d2p a description.", choices=lambda: WAYS
     )
     facts: int = option(30, "Facts of each group.", least=1)
     phrasing: int = option(0, "Which phrasing of each fact is asked.", least=0)
@@ -78,10 +75,8 @@ class RepresentSettings(GroupSettings):
     objective: str = option(
         "seed", "The study's loss, or ROME's (Meng et al. 2022).", choices=lambda: OBJECTIVES
     )
-    kl: float | None = option(None, "Weight of the KL term; by default the objective's.", least=0)
-    norm: float | None = option(
-        None, "Weight of the norm term; by default the objective's.", least=0
-    )
+    kl: float | None = option(None, "Weight of KL; by default the objective's.", least=0)
+    norm: float | None = option(None, "Weight of the norm; by default the objective's.", least=0)
     search_steps: int = option_of(Extraction, "search_steps")
     lr: float = option_of(Extraction, "lr")
     clamp: float = option_of(Extraction, "clamp")
@@ -92,9 +87,8 @@ class RepresentSettings(GroupSettings):
     lens: bool = option(True, "Also the logit lens on the object's positions.")
     probes: bool = option(True, "Also linear probes over phrasings.")
     readings: tuple[str, ...] = option(
-        ("canvas", "prompt", "subject"),
-        "What a subject sees where probes read it: the canvas with its masks, the prompt without "
-        "masks, or its own tokens alone.",
+        tuple(READINGS),
+        "What probes read: states on the canvas, without its masks, or of the subject alone.",
         choices=lambda: tuple(READINGS),
     )
     seed: int = option(0, "Seed of prefixes, mask patterns and permutations.", least=0)
@@ -102,13 +96,10 @@ class RepresentSettings(GroupSettings):
     @property
     def extraction(self) -> Extraction:
         """How keys and values are extracted."""
-        weights = {"kl": self.kl, "norm": self.norm}
         names = ("search_steps", "lr", "clamp", "stop", "prefixes", "revealed", "guidance")
-        return choose_extraction(
-            self.objective,
-            **{name: weight for name, weight in weights.items() if weight is not None},
-            **{name: getattr(self, name) for name in (*names, "length", "key_text", "seed")},
-        )
+        names += ("length", "key_text", "seed")
+        names += tuple(name for name in ("kl", "norm") if getattr(self, name) is not None)
+        return choose_extraction(self.objective, **{name: getattr(self, name) for name in names})
 
     def _problems(self) -> Iterator[str]:
         if self.trace and self.layer != "auto":
@@ -126,10 +117,13 @@ class RepresentSettings(GroupSettings):
 
 @dataclass(frozen=True)
 class ChosenFacts:
-    """The facts that are looked into, and every phrasing of them by group."""
+    """The facts that are looked into, every phrasing of them by group, and traces of models."""
 
     chosen: "list[ChosenFact]"
     phrasings: "dict[str, list[Fact]]"
+    traces: list[Rows]
+    lines: list[str] | None
+    """What prefixes are cut from."""
 
 
 def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, str]:
@@ -137,7 +131,7 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[Chosen
     from unmask.base.reading import read_text
     from unmask.representation.extraction import choose_group_facts, gather_phrasings
 
-    corpus = find_corpus(data, families)
+    corpus, traces, lines = find_corpus(data, families), list[Rows](), None
     chosen = choose_group_facts(
         corpus, settings.groups, settings.directions, settings.facts, settings.phrasing
     )
@@ -145,104 +139,73 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[Chosen
     contents: list[Any] = [*chosen, *phrasings.values()]
     if settings.prefix_text is not None:
         contents.append(read_text(Path(settings.prefix_text)))
+        lines = [line for line in contents[-1].splitlines() if line.strip()]
     if settings.trace:
-        contents.append(RunFolders("trace").read({"runs": settings.trace}, settings).record())
-    return ChosenFacts(chosen, phrasings), corpus.source, digest_values(contents)
+        runs = RunFolders("trace").read({"runs": settings.trace}, settings)
+        contents.append(runs.record())
+        traces = [result.summary["averages"] for _, result in runs]
+    facts = ChosenFacts(chosen, phrasings, traces, lines)
+    return facts, corpus.source, digest_values(contents)
 
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:
     """For each checkpoint: its layers in chunks of prompts, its lens, its probes by group."""
-    from unmask.representation.readout import can_probe
+    from unmask.representation import extraction, readout
+    from unmask.representation.prompts import make_prefixes
 
-    averages: list[Rows] = []
-    if settings.trace:
-        traces = RunFolders("trace").read({"runs": settings.trace}, settings)
-        averages = [result.summary["averages"] for _, result in traces]
-    facts = inputs.data
+    facts, made = inputs.data, dict[str, tuple[str, ...]]()
+
+    def extract(member: Member, layer: int, reason: Reason, chunk: list[Any]) -> dict[str, Any]:
+        model = inputs.load(member)
+        if member.key not in made:  # equal in every process: by the model and the seed alone
+            made[member.key] = make_prefixes(model, settings.prefixes, settings.seed, facts.lines)
+        prefixes = made[member.key]
+        rows, vectors = extraction.extract(model, chunk, layer, prefixes, settings.extraction)
+        more = {"chosen_by": reason, "prefixes": list(prefixes)}
+        table = [member.columns | row | more for row in rows]
+        return {"represent": table, "vectors": tabulate_vectors(vectors)}
+
+    def read_lens(member: Member) -> dict[str, Any]:
+        model, prompts = inputs.load(member), [each.fact for each in facts.chosen]
+        seed, length = settings.seed, settings.length
+        by_fact = readout.read_facts_by_layer(model, prompts, length=length, seed=seed)
+        names = ("group", "split", "fact", "direction", "trained")
+        rows = []
+        for each, lines in zip(facts.chosen, by_fact, strict=True):
+            which = member.columns | {name: each.columns[name] for name in names}
+            rows += [which | line for line in lines]
+        return {"lens": rows}
+
+    def fit_probes(member: Member, group: str) -> dict[str, Any]:
+        model, prompts = inputs.load(member), facts.phrasings[group]
+        readings = [each for each in readout.list_readings(model) if each in settings.readings]
+        probed = (readout.probe(model, prompts, settings.length, each) for each in readings)
+        which = member.columns | {"group": group}
+        return {"probes": [which | row for rows in probed for row in rows]}
+
     chunks = [facts.chosen[i : i + CHUNK] for i in range(0, len(facts.chosen), CHUNK)]
     for member in inputs.members():
-        parts = RepresentParts(inputs, member, settings)
         name, count = member.family.name, member.config.layers
-        traced = (find_traced_layer(rows, name, count) for rows in averages)
+        traced = (find_traced_layer(rows, name, count) for rows in facts.traces)
         first = next((layer for layer in traced if layer is not None), None)
         layers, reason = choose_layers(name, count, settings.layer, first)
         # Deepest first: a last layer whose output nothing reads is refused before any search.
         for layer in reversed(layers):
             for number, chunk in enumerate(chunks):
                 key = f"{member.key}-layer{layer:03d}-{number:03d}"
-                yield Job(key, partial(parts.extract, layer, reason, chunk))
+                yield Job(key, partial(extract, member, layer, reason, chunk))
         if settings.lens:
-            yield Job(f"{member.key}-lens", parts.read_lens)
+            yield Job(f"{member.key}-lens", partial(read_lens, member))
         for group, phrasings in facts.phrasings.items():
-            if settings.probes and can_probe(phrasings):
-                yield Job(f"{member.key}-probes-{group}", partial(parts.fit_probes, group))
-
-
-@dataclass(frozen=True)
-class RepresentParts:
-    """What is done with one checkpoint."""
-
-    inputs: ModelInputs
-    member: Member
-    settings: RepresentSettings
-
-    @cached_property
-    def prefixes(self) -> tuple[str, ...]:
-        """Prefixes that are equal in every process: they depend on the model and the seed alone."""
-        from unmask.base.reading import read_text
-        from unmask.representation.prompts import make_prefixes
-
-        settings, lines = self.settings, None
-        if settings.prefix_text is not None:
-            text = read_text(Path(settings.prefix_text))
-            lines = [line for line in text.splitlines() if line.strip()]
-        model = self.inputs.load(self.member)
-        return make_prefixes(model, settings.prefixes, settings.seed, lines)
-
-    def extract(self, layer: int, reason: Reason, chunk: "list[ChosenFact]") -> dict[str, Any]:
-        """Keys and values of some prompts at one layer."""
-        from unmask.representation.extraction import extract
-
-        model, chosen = self.inputs.load(self.member), self.settings.extraction
-        rows, vectors = extract(model, chunk, layer, self.prefixes, chosen)
-        more = {"chosen_by": reason, "prefixes": list(self.prefixes)}
-        table = [self.member.columns | row | more for row in rows]
-        return {"represent": table, "vectors": tabulate_vectors(vectors)}
-
-    def read_lens(self) -> dict[str, Any]:
-        """What the logit lens reads at the object's positions, layer by layer."""
-        from unmask.representation.readout import read_facts_by_layer
-
-        chosen, model = self.inputs.data.chosen, self.inputs.load(self.member)
-        where: dict[str, Any] = {"length": self.settings.length, "seed": self.settings.seed}
-        by_fact = read_facts_by_layer(model, [each.fact for each in chosen], **where)
-        names = ("group", "split", "fact", "direction", "trained")
-        rows = []
-        for each, lines in zip(chosen, by_fact, strict=True):
-            which = self.member.columns | {name: each.columns[name] for name in names}
-            rows += [which | line for line in lines]
-        return {"lens": rows}
-
-    def fit_probes(self, group: str) -> dict[str, Any]:
-        """How often probes tell the facts of a group apart, by what their subjects see."""
-        from unmask.representation.readout import list_readings, probe
-
-        model, prompts = self.inputs.load(self.member), self.inputs.data.phrasings[group]
-        readings = [each for each in list_readings(model) if each in self.settings.readings]
-        length, which = self.settings.length, self.member.columns | {"group": group}
-        rows = [row for each in readings for row in probe(model, prompts, length, each)]
-        return {"probes": [which | row for row in rows]}
+            if settings.probes and readout.can_probe(phrasings):
+                yield Job(f"{member.key}-probes-{group}", partial(fit_probes, member, group))
 
 
 def tabulate_vectors(vectors: Mapping[str, np.ndarray]) -> "pyarrow.Table":
     """Vectors as a table with a column of lists for each name."""
     import pyarrow
 
-    columns = {}
-    for name, rows in vectors.items():
-        offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
-        columns[name] = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(rows.ravel()))
-    return pyarrow.table(columns)
+    return pyarrow.table({name: list(rows) for name, rows in vectors.items()})
 
 
 def stack_vectors(table: "pyarrow.Table") -> dict[str, np.ndarray]:
@@ -253,32 +216,15 @@ def stack_vectors(table: "pyarrow.Table") -> dict[str, np.ndarray]:
     }
 
 
-def save_vectors(result: "Result") -> None:
-    """Write `vectors.safetensors`: the vectors of each checkpoint, as `MODEL-SEED.k_star`."""
-    from safetensors.numpy import save_file
-
-    from unmask.base.files import replace_file
-    from unmask.measures.result import name_dtypes
-
-    rows = result.tables["represent"].select(["model", "seed"]).to_pylist()
-    tensors = {}
-    for model, seed in distinct(rows, "model", "seed"):
-        numbers = [i for i, row in enumerate(rows) if row == {"model": model, "seed": seed}]
-        vectors = stack_vectors(result.tables["vectors"].take(numbers))
-        tensors |= {f"{model}-{seed}.{name}": vector for name, vector in vectors.items()}
-    with replace_file(result.folder / "vectors.safetensors") as draft:
-        save_file(tensors, draft, {"dtype": name_dtypes(result.records) or ""})
-
-
 def choose_traces(folders: Mapping[str, Path]) -> Mapping[str, Any]:
     """The study's traces of MLPs: a model's own corruption before the one that twins share."""
     from unmask.base.runs import read_record
 
     runs = [folders[name] for name in ("trace-steps", "trace") if name in folders]
-    with_mlps = [run for run in runs if "mlp" in read_record(run).settings["parts"]]
-    return {"trace": tuple(map(str, with_mlps))}
+    return {"trace": tuple(str(run) for run in runs if "mlp" in read_record(run).settings["parts"])}
 
 
+LESS = {"prefixes": 1, "guidance": 0.0, "lens": False}
 MEASURE = Measure(
     name="represent",
     title="Keys and values",
@@ -290,25 +236,18 @@ MEASURE = Measure(
         "lens": "lens/2",
         "probes": "probes/3",
     },
-    inputs=ModelsAndData(
-        _read,
-        "A corpus folder (this project's or Berglund's) or a file of facts; by default the corpus "
-        "that a shipped model was trained on.",
-    ),
+    inputs=replace(QUESTIONS, read_data=_read),
     jobs=list_jobs,
     summarise=summarise,
     describe=describe,
     method=__doc__,
-    finish=save_vectors,
-    files=("vectors.safetensors",),
     stages=[
         Stage(
             sizes={
-                "quick": {"groups": ("p2d",), "facts": 10, "search_steps": 4, "prefixes": 1}
-                | {"guidance": 0.0, "lens": False, "probes": False},
-                "laptop": {"groups": ("p2d", "d2p"), "facts": 12, "search_steps": 10, "prefixes": 1}
-                | {"guidance": 0.0, "lens": False, "probes": True},
-                "full": {"groups": ("p2d", "d2p", "both"), "facts": 30, "guidance": 0.0},
+                "quick": LESS
+                | {"groups": ("p2d",), "facts": 10, "search_steps": 4, "probes": False},
+                "laptop": LESS | {"groups": ("p2d", "d2p"), "facts": 12, "search_steps": 10},
+                "full": {"guidance": 0.0},
             },
             adjust=choose_traces,
         )

@@ -1,6 +1,6 @@
 """Keys and values: what searches, probes and the lens say in numbers and in sentences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.base.seeds import derive_seed
-from unmask.blocks import blocks, labels, tidy
-from unmask.blocks.blocks import Column, Figure, Finding, Notice, Number, Table
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import Notice, ReportBlock
 from unmask.evaluation import statistics
 from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Factor, Quantity
-from unmask.results.summaries import Rows, Summary, Tables, mark_outcome, name_outcome
+from unmask.results.summaries import Rows, Summary, Tables, name_outcome
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
@@ -25,10 +25,29 @@ READINGS = {
     "subject": "the subject alone",
 }
 """What a subject sees where probes read it."""
-PROBE = ("model", "kind", "group", "reading", "fitted", "tested")
-FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
-READING = tidy.Choose("read", "reading", READINGS.__getitem__)
+GIVEN = {way: f"{given}s" for way, given in labels.GIVEN.items()} | {"chance": "chance"}
 REASONS = {"given": "as given", "middle": "the middle one", "trace": "by a trace"}
+LAYER = Factor("layer", "layer", lambda i: "-1 (embeddings)" if i < 0 else i, is_told=True)
+PROBES = Comparison(
+    metrics={"right": Quantity("right across directions, or more", "%", digits=0)},
+    groups=(
+        MODEL,
+        KIND,
+        Factor("group", "group", labels.GROUPS),
+        Factor("reading", "read", READINGS, is_told=True),
+        Factor("fitted", "fitted on", GIVEN, is_told=True),
+    ),
+    variant=Factor("tested", "tested on", GIVEN),
+    axis=LAYER,
+    controls=("chance",),
+    title="Which fact is it? Linear probes, layer by layer",
+    caption="Prompts in phrasings held out. Bands are 95 % intervals by fact; chance: facts that "
+    "change their names.",
+    names=("probes", ""),
+    means="Probes at their best layer: which fact is it, in phrasings held out",
+)
+TESTS = {"null_mean": "chance", "p_layers": "p over all layers", "p_family": "p over all probes"}
+PROBE = ("model", "kind", "group", "reading", "fitted", "tested")
 ELICITED = Comparison(
     metrics={
         "p_before": Quantity("p(object) before", is_short=True),
@@ -39,24 +58,28 @@ ELICITED = Comparison(
     chance={"elicited": 0.5},
     title="",
 )
+PLACE = (MODEL, KIND, Factor("group"), ASKED, LAYER)
 VALUES = Comparison(
     metrics={**ELICITED.metrics, "relative_distance": Quantity("‖delta‖ / ‖v0‖")},
-    groups=(MODEL, KIND, Factor("group"), ASKED, Factor("layer", "layer")),
+    groups=(*PLACE, Factor("chosen_by", "layer chosen", REASONS)),
+    beside={"diverged": "diverged"},
     title="",
+    names=("values", ""),
     means="Searches for values: means over the facts whose search did not diverge",
 )
-PLACE = [factor.column for factor in VALUES.groups]
 LENS = Comparison(
     metrics={
         "logp": Quantity("log p", "nats"),
         "rank": Quantity("rank"),
         "hit": Quantity("likeliest", "%"),
     },
-    groups=(MODEL, KIND, ASKED, Factor("step"), Factor("steps")),
+    groups=(MODEL, KIND, ASKED, Factor("steps")),
+    variant=Factor("step", "step", lambda step: f"step {step}"),
     axis=Factor("layer", "after layer"),
     title="The logit lens",
     caption="log p of the object's hidden tokens if the head read the stream after a layer; at "
     "step s of S the share (s − 1)/S of the object is shown. Bands are 95 % intervals by fact.",
+    names=("lens", ""),
 )
 
 
@@ -66,17 +89,17 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         row | {"elicited": float(row["p_after"] >= ELICITED.chance["elicited"])}
         for row in tables["represent"].drop_columns(["losses", "prefixes"]).to_pylist()
     ]
-    models = tidy.distinct(rows, "model")
-    rows.sort(key=lambda row: (models.index(row["model"]), row["layer"]))
+    rows.sort(key=lambda row: row["layer"])
     searches, sound = [], []
-    for place, members in tidy.group_by(rows, *PLACE).items():
+    columns = [factor.column for factor in PLACE]
+    for place, members in tidy.group_by(rows, *columns).items():
         # A fact counts where its search was sound for every training seed.
         diverged = {row["fact"] for row in members if row["diverged"]}
-        kept = [row for row in members if row["fact"] not in diverged]
+        counts = {"diverged": len(diverged), "chosen_by": members[0]["chosen_by"]}
+        kept = [{**row, **counts} for row in members if row["fact"] not in diverged]
         sound += kept
-        counts = {"facts": len(tidy.distinct(kept, "fact")), "diverged": len(diverged)}
-        reason = {"chosen_by": members[0]["chosen_by"]}
-        searches.append(dict(zip(PLACE, place, strict=True)) | counts | reason)
+        counts["facts"] = len(tidy.distinct(kept, "fact"))
+        searches.append(dict(zip(columns, place, strict=True)) | counts)
     # Without a search there is nothing to elicit.
     elicited = ELICITED if settings.search_steps else replace(ELICITED, chance={})
     return {
@@ -126,6 +149,7 @@ def _assess_layers(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
         corrected = statistics.max_statistic_p(means, np.stack(nulls, 1))
         for layer, value, null, p in zip(layers, values, nulls, corrected, strict=True):
             yield dict(zip(PROBE, key, strict=True)) | {"layer": layer} | vars(value) | {
+                "metric": "right",
                 "null_mean": float(null.mean()),
                 "null_high": float(np.quantile(null, 1 - statistics.ALPHA / 2)),
                 "p": statistics.permutation_p(null, value.mean),
@@ -150,121 +174,46 @@ def choose_best(probes: tidy.Records) -> list[tidy.Record]:
     return sorted(best, key=lambda row: row["fitted"] == row["tested"])
 
 
-def describe(result: "Result") -> list[blocks.ReportBlock | Number]:
+def describe(result: "Result") -> list[ReportBlock]:
     """Probes first, then what the searches did (none at 0 steps), then the lens."""
-    summary = result.summary
-    shown: list[blocks.ReportBlock | Number] = [*_state_probes(summary["probes"])]
+    summary, probes = result.summary, result.summary["probes"]
+    shown: list[ReportBlock] = [*PROBES.state({"probes": _list_weakest(probes)})]
     shown += ELICITED.state({"means": summary["elicited"]})
-    if summary["probes"]:
-        shown += [_draw_probes(summary["probes"]), _tabulate_probes(summary["probes"])]
-    if result.settings.to_record()["search_steps"]:
-        shown.append(_tabulate_searches(summary))
-    if summary["lens"]:
-        line: dict[str, Any] = {
-            "line": lambda row: f"step {row['step']} of {row['steps']}",
-            "choose": [tidy.ASKED],
+    if probes:
+        chance = [
+            {**row, "tested": "chance", "mean": row["null_mean"], "low": row["null_mean"]}
+            for row in probes
+            if row["fitted"] == row["tested"]
+        ]
+        shown.append(PROBES.draw([*probes, *chance], limits=(0.0, 100.0)))
+        columns = {
+            heading: lambda row, name=name: f"{row[name]:.3f}" for name, heading in TESTS.items()
         }
-        line |= {"colour": lambda row: f"p{(row['step'] - 1) % 8}", "ylabel": "log p, nats"}
-        shown.append(replace(LENS.draw(summary["lens"], **line), name="lens"))
+        shown.append(PROBES.tabulate(choose_best(probes), **columns))
+    if result.settings.to_record()["search_steps"]:
+        shown.append(VALUES.tabulate(summary["values"], facts="facts"))
+    shown += [LENS.draw(summary["lens"])] if summary["lens"] else []
     return [*shown, *_notice_left_out(result)]
 
 
-def _state_probes(probes: tidy.Records) -> Iterator[Finding | Number]:
-    """A sentence for each model and reading, of a model's first group: the weaker direction."""
+def _list_weakest(probes: Rows) -> list[tidy.Record]:
+    """The less clear direction of each model and reading, of a model's first group."""
     judged = [row for row in probes if "outcome" in row]
-    first = {row["model"]: row["group"] for row in reversed(judged)}
-    judged = [row for row in judged if row["group"] == first[row["model"]]]
-    for (model, reading), rows in tidy.group_by(judged, "model", "reading").items():
-        weaker = max(rows, key=lambda row: row["p_family"])
-        at = "the embeddings" if weaker["layer"] < 0 else f"layer {weaker['layer']}"
-        right, chance = tidy.say(weaker, "%"), f"chance {100 / weaker['facts']:.0f} %"
-        yield Finding(
-            f"In {model}, probes across directions tell which fact a state belongs to in {right} "
-            f"or more (fitted on {labels.GIVEN[weaker['fitted']]}s, tested on "
-            f"{labels.GIVEN[weaker['tested']]}s, {READINGS[reading]}; best at {at}; "
-            f"{labels.GROUPS[weaker['group']]}; {chance}).",
-            weaker["outcome"],
-        )
-        if reading == "canvas" and weaker["outcome"] == "above":
-            note = f"{model}, by probes across directions; {chance}"
-            yield Number("which fact a state belongs to", right, note)
-
-
-def _draw_probes(probes: tidy.Records) -> Figure:
-    first = tidy.select(probes, fitted=probes[0]["fitted"], tested=probes[0]["tested"])
-    chance = [
-        {**row, "fitted": "chance", "mean": row["null_mean"], "low": row["null_mean"]}
-        for row in first
-    ]
-
-    def name(row: tidy.Record) -> str:
-        given, tested = (labels.GIVEN.get(row[side]) for side in ("fitted", "tested"))
-        return f"fitted on {given}s, tested on {tested}s" if given else "chance"
-
-    def dash(row: tidy.Record) -> str:
-        across = "dash" if row["fitted"] == row["tested"] else "solid"
-        return "dot" if row["fitted"] == "chance" else across
-
-    return tidy.draw_lines(
-        [*probes, *chance],
-        "probes",
-        "Which fact is it? Linear probes, layer by layer",
-        "Prompts in phrasings held out. Solid: across directions. Bands are 95 % intervals by "
-        "fact; chance: facts that change their names.",
-        x="layer",
-        line=name,
-        colour=lambda row: {"d2p": "p1", "p2d": "p5"}.get(row["fitted"], "control"),
-        dash=dash,
-        choose=[FACTS, READING],
-        xlabel="after layer (−1: embeddings)",
-        ylabel="accuracy",
-        limits=(0.0, 1.0),
-    )
-
-
-def _tabulate_probes(probes: tidy.Records) -> Table:
-    return tidy.tabulate(
-        "probes",
-        "Probes: which fact is it, in phrasings held out",
-        choose_best(probes),
-        {
-            "model": "model",
-            "facts": lambda row: labels.GROUPS[row["group"]],
-            "fitted on": lambda row: f"{labels.GIVEN[row['fitted']]}s",
-            "tested on": lambda row: f"{labels.GIVEN[row['tested']]}s",
-            "read": lambda row: READINGS[row["reading"]],
-            "best layer": "layer",
-            Column("right, %", 0, is_percent=True): tidy.to_interval,
-            Column("chance, %", 0, is_percent=True): "null_mean",
-            Column("p over all layers", 3): "p_layers",
-            Column("p over all probes", 3): "p_family",
-        },
-        mark_outcome,
-    )
-
-
-def _tabulate_searches(summary: Summary) -> Table:
-    """Means of the sound searches of each place, and how many diverged there: maybe all."""
-    searches = {tuple(row[name] for name in PLACE): row for row in summary["searches"]}
-    absent = {"metric": None} | dict.fromkeys(tidy.ENDS)
-    rows = [*({**row, **absent} for row in summary["searches"]), *summary["values"]]
-
-    def count(name: str) -> Callable[[tidy.Record], Any]:
-        return lambda row: searches[tuple(row[each] for each in PLACE)][name]
-
-    columns = {name: count(name) for name in ("facts", "diverged")}
-    columns["layer chosen"] = lambda row: REASONS[count("chosen_by")(row)]
-    return replace(VALUES.tabulate(rows, **columns), name="values")
+    readings = tidy.group_by(judged, "model", "reading").values()
+    first = (tidy.select(rows, group=rows[0]["group"]) for rows in readings)
+    return [max(rows, key=lambda row: row["p_family"]) for rows in first]
 
 
 def _notice_left_out(result: "Result") -> Iterator[Notice]:
     """What was asked for and could not be measured."""
-    settings = result.settings.to_record()
-    there = tidy.distinct(result.summary["searches"], "group")
+    settings, searches = result.settings.to_record(), result.summary["searches"]
+    there, probed = (tidy.distinct(rows, "group") for rows in (searches, result.summary["probes"]))
     missing = [] if "own" in there else [g for g in settings["groups"] if g not in there]
     if missing:
         yield Notice(f"The data have no {' and no '.join(labels.GROUPS[g] for g in missing)}.")
-    probed = tidy.distinct(result.summary["probes"], "group")
+    for row in tidy.select(searches, facts=0):
+        where = f"{row['model']}, layer {row['layer']}, {tidy.name_asked(row)}"
+        yield Notice(f"All searches diverged: {where}.")
     unprobed = [labels.GROUPS[group] for group in there if group not in probed]
     if settings["probes"] and unprobed:
         yield Notice(

@@ -2,22 +2,20 @@
 answer?
 
 The two measures of Coda-Forno et al. 2026 (arXiv 2604.04943), who concluded that reversal is stored
-as a second entry. The answer slot is the position that predicts the answer's first token; its
-states are the inputs of each layer's MLP down projection. Distances are cosine distances between
-the states of one fact asked forwards and in reverse. Beside them stand those of two facts asked so
-(unrelated), of one fact in two phrasings, and of two facts in one direction and phrasing (same
-relation). Probes are logistic classifiers on the difference of two states: is it one fact's two
-directions, or an unrelated pair (or one fact in two phrasings)? They are tested on facts that they
-were not fitted on; guessing is right in half of the cases. Unrelated pairs are the same states
-paired otherwise, so that the differences of both classes have the same mean and no linear probe can
-tell them apart; a probe on squared differences can, and is shown as well.
+as a second entry. States are the inputs of each layer's MLP down projection, at the position that
+predicts the answer's first token. Distances are cosine distances between those of one fact asked
+forwards and in reverse, beside those of two facts asked so (unrelated), of one fact in two
+phrasings, and of two facts in one direction and phrasing (same relation). p is that of the layer
+where a fact's two states are nearest to each other, against facts paired at random, each layer in
+units of its own null distribution. They are called nearer where it is at most 0.05 and the interval
+of that layer's difference lies above 0.
 
-p of distances is that of the layer where a fact's two states are nearest to each other, against
-the same with facts paired at random, each layer in units of its own null distribution. They are
-called nearer where it is at most 0.05 and the interval of that layer's difference lies above 0.
-Probes are judged by the mean over all layers, so that no layer is chosen. Two states that are apart
-at the slot show that the answers differ there, which they do; they do not show that what the
-answers are read from is apart.
+Probes are logistic classifiers on the difference of two states: is it one fact's two directions, or
+an unrelated pair (or one fact in two phrasings)? They are tested on facts that they were not fitted
+on, and judged by the mean over all layers; guessing is right in half of the cases. Unrelated pairs
+are the same states paired otherwise, so that the differences of both classes have the same mean and
+no linear probe can tell them apart; one on squared differences can. Two states that are apart at
+the slot show that the answers differ there, not that what these are read from is apart.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,21 +27,15 @@ import numpy as np
 
 from unmask.base.config import option
 from unmask.base.seeds import derive_seed
-from unmask.blocks import blocks, labels, tidy
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import ReportBlock
 from unmask.evaluation.statistics import max_statistic_p
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, find_corpus
-from unmask.measures.measure import Job, Measure, Rows
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import GroupSettings
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
-from unmask.results.summaries import (
-    Summary,
-    Tables,
-    add_outcome,
-    cluster_rows,
-    mark_outcome,
-    subtract_clusters,
-)
+from unmask.results.summaries import add_outcome
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -55,16 +47,19 @@ PAIRS = {
     "relation": "two facts, one direction and phrasing",
 }
 FEATURES = {"difference": "difference", "squared": "squared difference"}
-GROUPS = (MODEL, KIND, Factor("group", "facts", labels.GROUPS))
+GROUPS = (MODEL, KIND, Factor("group", "group", labels.GROUPS))
 LAYER = Factor("layer", "layer")
 DISTANCES = Comparison(
     metrics={"distance": Quantity("cosine distance", digits=3)},
     groups=GROUPS,
     variant=Factor("pair", "pair", PAIRS),
+    against=[("unrelated", "reversal")],
     axis=LAYER,
     title="Distance between states at the answer slot",
     caption="Cosine distance between inputs of a layer's MLP down projection, at the position that "
     "predicts the answer's first token. Bands are 95 % intervals by fact.",
+    names=("slots", "tests"),
+    differences="At the layer where they differ most; above 0 a fact's two directions are nearer",
 )
 PROBES = Comparison(
     metrics={"right": Quantity("right", "%")},
@@ -72,8 +67,9 @@ PROBES = Comparison(
     variant=Factor("contrast", "told from", PAIRS),
     chance={"right": 0.5},
     title="How often probes tell one fact's two directions from other pairs",
-    caption="Share of pairs that a logistic probe is right about, on facts held out; guessing: "
-    "50 %. Bands are 95 % intervals by fact.",
+    caption="On facts held out; guessing: 50 %. Bands are 95 % intervals by fact.",
+    names=("probes", ""),
+    means="Probes, mean over all layers; on differences, those of two facts cannot be told",
 )
 
 
@@ -89,25 +85,19 @@ class SlotSettings(GroupSettings):
     seed: int = option(0, "Seed of the pairings.", least=0)
 
 
-def _read(
-    data: Any, settings: SlotSettings, families: Any
-) -> "tuple[dict[str, list[Fact]], str, str]":
+def _read(data: Any, settings: SlotSettings, families: Any) -> tuple[Any, str, str]:
     from unmask.base.identity import digest_values
     from unmask.representation.extraction import find_groups
 
-    corpus = find_corpus(data, families)
-    groups = {}
+    corpus, groups = find_corpus(data, families), {}
     for group, splits in find_groups(corpus, settings.groups).items():
+        facts = [fact for split in splits for fact in corpus[split]]
+        people = list(dict.fromkeys(fact.fact_id for fact in facts))[: settings.facts]
         prompts: dict[tuple[str, str], list[Fact]] = {}
-        for fact in (fact for split in splits for fact in corpus[split]):
+        for fact in facts:
             prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
-        people = list(dict.fromkeys(fact_id for fact_id, _ in prompts))[: settings.facts]
-        groups[group] = [
-            fact
-            for (fact_id, _), same in prompts.items()
-            if fact_id in people
-            for fact in same[: settings.phrasings]
-        ]
+        chosen = [same[: settings.phrasings] for (who, _), same in prompts.items() if who in people]
+        groups[group] = [fact for same in chosen for fact in same]
     return groups, corpus.source, digest_values(list(groups.values()))
 
 
@@ -131,24 +121,18 @@ def list_jobs(inputs: ModelInputs, settings: SlotSettings) -> Iterator[Job]:
 
 def summarise(tables: Tables, settings: SlotSettings) -> Summary:
     """Distances by kind of pair, tests over all layers, and how often probes are right."""
-    rows = [
-        row
-        | {"pair": ("reversal" if row["fact"] == row["other"] else "unrelated")
-           if row["pair"] == "across" else row["pair"]}
-        for row in tables["slots"].to_pylist()
-    ]  # fmt: skip
-    probes = tables["differences"].to_pylist()
+    rows, probes = tables["slots"].to_pylist(), tables["differences"].to_pylist()
+    for row in rows:
+        if row["pair"] == "across":
+            row["pair"] = "reversal" if row["fact"] == row["other"] else "unrelated"
     means = PROBES.average(probes)
     for row in means:
         if (row["contrast"], row["feature"]) == ("unrelated", "difference"):
             del row["outcome"]  # blind by construction: both classes have the same mean
-    columns = [factor.column for factor in GROUPS]
+    groups = tidy.group_by(rows, *(factor.column for factor in GROUPS)).values()
     return {
         "distances": DISTANCES.average(rows, "layer"),
-        "tests": [
-            dict(zip(columns, key, strict=True)) | _test(own, settings)
-            for key, own in tidy.group_by(rows, *columns).items()
-        ],
+        "tests": [_test(own, settings) for own in groups],
         "probes": replace(PROBES, chance={}).average(probes, "layer"),
         "means": means,
     }
@@ -174,11 +158,8 @@ def _test(rows: Rows, settings: SlotSettings) -> dict[str, Any]:
         nulls.append((null - null.mean()) / scale)
     corrected = max_statistic_p(np.array(observed), np.stack(nulls, 1))
     best = int(np.argmax(observed))
-    layer, members = list(layers.items())[best]
-    sides = [cluster_rows(tidy.select(members, pair=pair), "distance")
-             for pair in ("unrelated", "reversal")]  # fmt: skip
-    test = {"layer": layer, "p_layers": float(corrected[best])}
-    return judge_nearness(test | subtract_clusters(*sides, is_share=False))
+    (gap,) = DISTANCES.subtract(list(layers.values())[best], "layer")
+    return judge_nearness(gap | {"p_layers": float(corrected[best])})
 
 
 def judge_nearness(row: tidy.Record) -> dict[str, Any]:
@@ -188,48 +169,18 @@ def judge_nearness(row: tidy.Record) -> dict[str, Any]:
     return add_outcome(row) if tested["outcome"] == "above" else tested
 
 
-def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+def describe(result: Result) -> Sequence[ReportBlock]:
     """A sentence for each model, distances and probes by layer, and the tables."""
     summary = result.summary
     return [
-        *_state(summary),
-        replace(DISTANCES.draw(summary["distances"]), name="slots"),
-        replace(PROBES.draw(summary["probes"], LAYER, limits=(0.0, 100.0)), name="differences"),
-        tidy.tabulate(
-            "tests",
-            "Cosine distance of unrelated pairs minus that of one fact's two directions, at the "
-            "layer where they differ most",
-            summary["tests"],
-            {
-                "model": "model",
-                "facts": lambda row: labels.GROUPS[row["group"]],
-                "layer": "layer",
-                "number of facts": "facts",
-                blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
-                blocks.Column("p over all layers", 5): "p_layers",
-            },
-            role=mark_outcome,
+        *DISTANCES.state({"slots": summary["distances"], "tests": summary["tests"]}),
+        DISTANCES.draw(summary["distances"]),
+        PROBES.draw(summary["probes"], LAYER, limits=(0.0, 100.0)),
+        DISTANCES.tabulate_differences(
+            summary["tests"], **{"p over all layers": lambda row: f"{row['p_layers']:.5f}"}
         ),
-        replace(
-            PROBES.tabulate(summary["means"]),
-            name="probed",
-            caption="Probes that tell one fact's two directions from other pairs, mean over all "
-            "layers; guessing: 50 %. On differences, those of two facts cannot be told.",
-        ),
+        PROBES.tabulate(summary["means"]),
     ]
-
-
-def _state(summary: Summary) -> Iterator[blocks.Finding]:
-    """Whether one fact's two states are nearer than two facts', in each model's first group."""
-    nearer = {"above": "nearer", "below": "farther apart"}
-    for row, *_ in tidy.group_by(summary["tests"], "model").values():
-        yield blocks.Finding(
-            f"In {row['model']} ({labels.GROUPS[row['group']]}, layer {row['layer']}), states of "
-            f"one fact's two directions are {nearer.get(row['outcome'], 'not clearly nearer')} "
-            f"than those of two facts: cosine distances differ by {tidy.say(row, digits=3)} "
-            f"({labels.count(row['facts'], 'fact')}).",
-            row["outcome"],
-        )
 
 
 MEASURE = Measure(

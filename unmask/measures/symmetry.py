@@ -12,11 +12,9 @@ Retrieval (reciprocal rank and first hit) is tested: the largest value over all 
 of pairs shuffled alike in all layers, corrected (Holm) for the two concepts of a question. The
 other measures describe: their p is the share of shuffled pairings at least as alike, corrected
 (Holm) for the measures of one comparison at one layer, not for layers or comparisons. Of several
-layers the one where values find their keys best is shown.
-
-A likeness says that pairs can be told apart, not that the network uses it. On the canvas the
-subject of a diffusion model sees the answer's masks, which can carry what is predicted there; keys
-and v0 are also compared without masks.
+layers the one where values find their keys best is shown. A likeness says that pairs can be told
+apart, not that the network uses it. On the canvas the subject of a diffusion model sees the
+answer's masks, which can carry what is predicted there; keys and v0 are also compared without.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,25 +44,17 @@ if TYPE_CHECKING:
     from unmask.representation.comparisons import Pairs, Vectors
 
 
-PER_FACT = ("per_fact", "fact_ids")
+PER_FACT = ("fact_ids", "per_fact")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetrySettings(CheckedSettings):
     """How finely chance is sampled."""
 
-    permutations: int = option(
-        999, "Shuffled pairings of each measure's null.", least=19, most=10_000_000
-    )
-    tests: int = option(
-        100_000, "Shuffled pairings of the tests over all layers.", least=19, most=10_000_000
-    )
+    permutations: int = option(999, "Shuffled pairings of each null.", least=19, most=10_000_000)
+    tests: int = option(100_000, "Shuffled pairings over all layers.", least=19, most=10_000_000)
     restored: float = option(
-        0.5,
-        "Least share of the answer's cost that a value takes away to be one, unless each token is "
-        "more likely than not.",
-        least=0,
-        most=1,
+        0.5, "Least share of the answer's cost that a value takes away to be one.", least=0, most=1
     )
     seed: int = option(0, "Seed of the nulls.", least=0)
 
@@ -73,30 +63,38 @@ class SymmetrySettings(CheckedSettings):
 class Place:
     """One group of facts at one layer of one checkpoint."""
 
-    key: str
-    """The key of the part: all layers of a checkpoint's group."""
     columns: dict[str, Any]
     pairs: "Pairs"
     names: dict[str, str]
     """The name in each fact."""
-    vectors: "pyarrow.Table"
+    table: "pyarrow.Table"
     """The vectors of the whole run; pairs say which rows."""
+
+    def read_vectors(self) -> "Vectors":
+        """The vectors of the place, facts in the order of its pairs."""
+        vectors = {}
+        for way in ("p2d", "d2p"):
+            tensors = stack_vectors(self.table.take([at[way] for at in self.pairs.rows.values()]))
+            tensors["v_star"] = tensors["v0"] + tensors["delta"]
+            vectors |= {(name, way): tensor.astype(np.float64) for name, tensor in tensors.items()}
+        return vectors
 
 
 def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:
     """One part for each group of facts of each checkpoint, all its layers together."""
-    places = list(_find_places(inputs, settings.restored))
-    best = max((place.columns for place in places), key=lambda columns: columns["facts"])
-    if not any(place.columns["facts"] + place.columns["diverged"] for place in places):
+    groups = dict(_find_places(inputs, settings.restored))
+    counts = [place.columns for places in groups.values() for place in places]
+    best = max(counts, key=lambda row: row["facts"])
+    if not any(row["facts"] + row["diverged"] for row in counts):
         raise NotMeasuredError("one direction")
     if best["facts"] < NEEDED_FACTS:
         raise NotMeasuredError("few pairs", **section.read_counts(best))
-    for key in dict.fromkeys(place.key for place in places):
-        yield Job(key, partial(_work, [at for at in places if at.key == key], settings))
+    for key, places in groups.items():
+        yield Job(key, partial(_work, places, settings))
 
 
-def _find_places(inputs: RunInputs, least: float) -> Iterator[Place]:
-    """Every place of every run; models of one name are told apart by their runs."""
+def _find_places(inputs: RunInputs, least: float) -> Iterator[tuple[str, list[Place]]]:
+    """The layers of each group of every run; models of one name are told apart by their runs."""
     from unmask.representation.comparisons import pair_facts
 
     names = [model for _, result in inputs for model in result.kinds]
@@ -105,102 +103,72 @@ def _find_places(inputs: RunInputs, least: float) -> Iterator[Place]:
     for number, (run, result) in enumerate(inputs):
         if not result.is_complete:
             raise UserError(f"{result.folder} was cut short: run `unmask represent` to its end.")
-        rows = [
-            row | {"number": i}
-            for i, row in enumerate(result.tables["represent"].select(needed).to_pylist())
-        ]
-        for (model, kind, seed), own in group_by(rows, "model", "kind", "seed").items():
+        rows = result.tables["represent"].select(needed).to_pylist()
+        rows = [row | {"number": i} for i, row in enumerate(rows)]
+        groups = group_by(rows, "model", "kind", "seed", "group")
+        for (model, kind, seed, group), own in groups.items():
             name = f"{run}: {model}" if names.count(model) > 1 else model
-            if len(distinct(select(rows, model=model), "seed")) > 1:
-                name += f"-{seed}"
-            places = group_by(own, "group", "layer")
-            for group, layer in sorted(places, key=lambda at: at[1]):
-                members = places[group, layer]
+            name += f"-{seed}" if len(distinct(select(rows, model=model), "seed")) > 1 else ""
+            places = []
+            for layer, members in sorted(group_by(own, "layer").items()):
                 pairs = pair_facts({row["number"]: row for row in members}, least)
-                counts = {"facts": len(pairs.rows), "diverged": pairs.diverged}
-                yield Place(
-                    f"{number}-{model}-{seed}-{group}",
-                    {"model": name, "kind": kind, "group": group, "layer": layer} | counts,
-                    pairs,
-                    {row["fact"]: row["subject"] for row in select(members, direction="p2d")},
-                    result.tables["vectors"],
-                )
+                columns = {"model": name, "kind": kind, "group": group, "layer": layer}
+                columns |= {"facts": len(pairs.rows), "diverged": pairs.diverged}
+                people = {row["fact"]: row["subject"] for row in select(members, direction="p2d")}
+                places.append(Place(columns, pairs, people, result.tables["vectors"]))
+            yield f"{number}-{model}-{seed}-{group}", places
 
 
 def _work(places: Sequence[Place], settings: SymmetrySettings) -> Mapping[str, Rows]:
     """The comparisons and the cosines at all layers; only counts where facts are too few."""
-    from unmask.representation.comparisons import (
-        CONCEPTS,
-        assess_compared,
-        assess_families,
-        list_compared,
-        map_similarity,
-    )
+    from unmask.representation import comparisons
 
     counts = [place.columns for place in places]
     places = [place for place in places if place.columns["facts"] >= NEEDED_FACTS]
     if not places:
         return {"places": counts}
-    vectors = [_read_vectors(place) for place in places]
-    layers = [list(list_compared(x, at.pairs)) for x, at in zip(vectors, places, strict=True)]
-    corrected = assess_families(layers, settings.tests, settings.seed)
+    vectors = [place.read_vectors() for place in places]
+    pairs = zip(vectors, places, strict=True)
+    layers = [list(comparisons.list_compared(x, place.pairs)) for x, place in pairs]
+    corrected = comparisons.assess_families(layers, settings.tests, settings.seed)
     lines, similarity = [], []
     for i, place in enumerate(places):
         for each in layers[i]:
-            for row in assess_compared(each, settings.permutations, settings.seed):
+            for row in comparisons.assess_compared(each, settings.permutations, settings.seed):
                 p = corrected.get((row["comparison"], row["measure"], i), (None, None))
                 lines.append(place.columns | row | {"p_layers": p[0], "p_family": p[1]})
         where = {name: place.columns[name] for name in ("model", "kind", "group", "layer")}
-        facts = list(place.pairs.rows)
-        similarity += [
-            where
-            | {"concept": concept, "key_of": facts[a], "value_of": facts[b]}
-            | {"key_name": place.names[facts[a]], "value_name": place.names[facts[b]]}
-            | {"cosine": float(cosine)}
-            for concept in CONCEPTS
-            for (a, b), cosine in np.ndenumerate(map_similarity(vectors[i], concept))
-        ]
+        facts, names = list(place.pairs.rows), place.names
+        for concept in comparisons.CONCEPTS:
+            cosines = comparisons.map_similarity(vectors[i], concept)
+            for (a, b), cosine in np.ndenumerate(cosines):
+                row = where | {"concept": concept, "key_of": facts[a], "value_of": facts[b]}
+                row |= {"key_name": names[facts[a]], "value_name": names[facts[b]]}
+                similarity.append(row | {"cosine": float(cosine)})
     return {"symmetry": lines, "similarity": similarity, "places": counts}
-
-
-def _read_vectors(place: Place) -> "Vectors":
-    vectors = {}
-    for way in ("p2d", "d2p"):
-        rows = [numbers[way] for numbers in place.pairs.rows.values()]
-        tensors = stack_vectors(place.vectors.take(rows))
-        tensors["v_star"] = tensors["v0"] + tensors["delta"]
-        vectors |= {(name, way): tensor.astype(np.float64) for name, tensor in tensors.items()}
-    return vectors
 
 
 def summarise(tables: Tables, settings: SymmetrySettings) -> Summary:
     """Every measure, differences between models, and cosines at the layer that is shown."""
     rows = tables["symmetry"].drop_columns(["null"]).to_pylist()
-    shown = set(_choose_shown(rows))
-
-    def is_shown(row: Mapping[str, Any]) -> bool:
-        return (row["model"], row["group"], row["layer"]) in shown
-
+    shown, lines = set(_choose_shown(rows)), []
+    for row in rows:
+        line = {name: value for name, value in row.items() if name not in PER_FACT}
+        if row["measure"] != OVERLAP:  # which knows no pairs
+            value = None if section.lacks_values(row) else to_interval(row, section.VALUE)
+            p = row["p_holm"] if row["p_family"] is None else row["p_family"]
+            line["outcome"] = name_outcome(value, row["facts"], p=p)
+        lines.append(line | {"is_shown": (row["model"], row["group"], row["layer"]) in shown})
     return {
-        "lines": [
-            {name: value for name, value in _judge(row).items() if name not in PER_FACT}
-            | {"is_shown": is_shown(row)}
-            for row in rows
-        ],
+        "lines": lines,
         "differences": list(_compare_models(rows)),
         "places": tables["places"].to_pylist(),
-        "similarity": [row for row in tables["similarity"].to_pylist() if is_shown(row)],
+        "similarity": [
+            row
+            for row in tables["similarity"].to_pylist()
+            if (row["model"], row["group"], row["layer"]) in shown
+        ],
     }
-
-
-def _judge(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row with its outcome: whether a measure tells true pairs from shuffled ones, by its
-    corrected p; `overlap` knows no pairs."""
-    if row["measure"] == OVERLAP:
-        return row
-    value = None if section.lacks_values(row) else to_interval(row, section.VALUE)
-    p = row["p_holm"] if row["p_family"] is None else row["p_family"]
-    return {**row, "outcome": name_outcome(value, row["facts"], p=p)}
 
 
 def _choose_shown(lines: Rows) -> Iterator[tuple[str, str, int]]:
@@ -211,7 +179,7 @@ def _choose_shown(lines: Rows) -> Iterator[tuple[str, str, int]]:
             layer: sum(np.nan_to_num(row["value"]) for row in own)
             for layer, own in group_by(rows, "layer").items()
         }
-        yield *at, max(sums, key=lambda layer: sums[layer])
+        yield *at, max(sums, key=sums.__getitem__)
 
 
 def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -224,9 +192,9 @@ def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
     same = ("group", lambda row: None if is_single else row["layer"], "comparison", "measure")
     for (group, _, comparison, measure), cell in group_by(rows, *same).items():
         is_share = measure != OVERLAP and LIKENESSES[measure].is_share
-        for one, other in combinations(cell, 2):
-            values = [dict(zip(row["fact_ids"], row["per_fact"], strict=True))
-                      for row in (one, other)]  # fmt: skip
+        for pair in combinations(cell, 2):
+            one, other = pair
+            values = [dict(zip(*(row[name] for name in PER_FACT), strict=True)) for row in pair]
             shared = [fact for fact in values[0] if fact in values[1]]
             if len(shared) < NEEDED_FACTS or np.isnan([one["value"], other["value"]]).any():
                 continue
@@ -258,13 +226,11 @@ STORED = (
     StoredResult(
         "symmetry-berglund.csv",
         "pretrained",
-        "30 facts of each group, one opening and one fine-tuning of each model; of five layers "
-        + BEST,
+        f"30 facts of each group, one training of each model; of five layers {BEST}",
         "make paper STAGE=symmetry",
         _draw_stored,
     ),
 )
-
 MEASURE = Measure(
     name="symmetry",
     title="Do keys and values mirror each other?",

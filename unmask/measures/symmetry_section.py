@@ -1,24 +1,12 @@
 """Keys and values beside each other in sentences: v*, its v0 and its delta always together."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import describe_notice
-from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import (
-    Column,
-    Figure,
-    Finding,
-    Fold,
-    Notice,
-    ReportBlock,
-    Table,
-    Text,
-    is_clear,
-)
+from unmask.blocks import blocks, labels, tidy
 from unmask.representation.likeness import NEEDED_FACTS, OVERLAP
-from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import Summary, mark_outcome
 
 if TYPE_CHECKING:
@@ -26,24 +14,6 @@ if TYPE_CHECKING:
 
 ASKED = ("name: key and value", "description: key and value")
 """The comparisons that the study asks about."""
-FACTS, CONCEPT = Factor("group", "facts", labels.GROUPS), Factor("concept", "concept")
-SIDES = {
-    "value": "its value (v*)",
-    "v0": "v0 (before any search)",
-    "delta": "delta (what the search added)",
-    "shuffled": "values of shuffled pairs",
-}
-"""What a concept's key is compared with."""
-RETRIEVAL = Comparison(
-    metrics={"top-1": Quantity("nearest to the own key", "%", digits=0)},
-    groups=(MODEL, KIND, FACTS, CONCEPT),
-    variant=Factor("side", "key and", SIDES),
-    axis=Factor("layer", "layer"),
-    title="How often a value is nearest to its own key, by layer",
-    caption="Bands are 95 % intervals by fact, and where 95 % of shuffled pairings lie.",
-    means="How often a value, v0 or delta is nearest to its own key, at the layer that is shown",
-    controls=("shuffled",),
-)
 CHOOSE_FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
 CHOOSE_SIDES = tidy.Choose("compared", "comparison", labels.COMPARED.__getitem__)
 VALUE, NULL = ("value", "low", "high"), ("null_mean", "null_low", "null_high")
@@ -62,55 +32,38 @@ def read_counts(place: tidy.Record) -> dict[str, Any]:
     return counts | {"group": group, "layer": place["layer"]}
 
 
-def describe(result: "Result") -> Sequence[ReportBlock]:
-    """A sentence for each model, the figures, how often values find their keys; the rest folded."""
+def describe(result: "Result") -> Sequence[blocks.ReportBlock]:
+    """A sentence for each model, the figures; every measure and what it is are folded."""
     summary, notes = result.summary, labels.LIKENESS_NOTES.items()
-    hits = list(_spread(tidy.select(summary["lines"], measure="top-1")))
     few = [place for place in summary["places"] if place["facts"] < NEEDED_FACTS]
-    explained = [Text(f"{labels.LIKENESSES[name]}: {note}.") for name, note in notes]
+    explained = [blocks.Text(f"{labels.LIKENESSES[name]}: {note}.") for name, note in notes]
     return [
-        *_state(hits),
+        *_state(summary["lines"]),
         draw_measures(summary["lines"]),
         _draw_similarity(summary["similarity"]),
-        *([RETRIEVAL.draw(hits)] if len(tidy.distinct(hits, "layer")) > 1 else []),
-        RETRIEVAL.tabulate(tidy.select(hits, is_shown=True)),
-        *(Notice(describe_notice("few pairs", read_counts(place))) for place in few),
-        Fold("Every measure", list(_tabulate(summary))),
-        Fold("What the measures are", explained),
+        *(blocks.Notice(describe_notice("few pairs", read_counts(place))) for place in few),
+        blocks.Fold("Every measure", list(_tabulate(summary))),
+        blocks.Fold("What the measures are", explained),
     ]
 
 
-def _spread(lines: tidy.Records) -> Iterator[dict[str, Any]]:
-    """First hits with their comparison taken apart, and shuffled pairs as one of its sides."""
-    for row in lines:
-        concept, _, sides = row["comparison"].partition(": ")
-        side = sides.rpartition(" ")[2]
-        shared = {**row, "concept": concept, "metric": "top-1"}
-        if side in SIDES:
-            yield shared | {"side": side, "mean": row["value"]}
-        if side == "value":
-            null = {end: row[name] for end, name in zip(tidy.ENDS, NULL, strict=True)}
-            yield shared | {"side": "shuffled", "outcome": "unsettled"} | null
-
-
-def _state(hits: tidy.Records) -> Iterator[Finding]:
+def _state(lines: tidy.Records) -> Iterator[blocks.Finding]:
     """For each model, names in the first group of facts, at the layer that is shown."""
-    for model, own in tidy.group_by(tidy.select(hits, is_shown=True), "model").items():
-        names = tidy.select(own, group=own[0]["group"], concept="name")
-        sides = {row["side"]: row for row in names}
-        value = sides["value"]
-        shares = {side: RETRIEVAL.metrics["top-1"].say(row) for side, row in sides.items()}
-        layers = len(tidy.distinct(tidy.select(hits, model=model), "layer"))
-        best = f", the best of {layers}" if layers > 1 else ""
-        conclusion = _conclude(*(is_clear(sides[side]["outcome"]) for side in list(SIDES)[:3]))
+    hits = tidy.select(lines, measure="top-1", is_shown=True)
+    for model, own in tidy.group_by(hits, "model").items():
+        names = {row["comparison"]: row for row in tidy.select(own, group=own[0]["group"])}
+        sides = [names[f"name: key and {side}"] for side in ("value", "v0", "delta")]
+        shares = [tidy.say(tidy.to_interval(row, VALUE), "%") for row in sides]
+        conclusion = _conclude(*(blocks.is_clear(row["outcome"]) for row in sides))
+        value = sides[0]
         if lacks_values(value):
             few = f"Only {value['restored']} values restore their answers"
             conclusion = f"{few}: nothing follows about values."
-        yield Finding(
-            f"In {model} ({labels.GROUPS[value['group']]}, layer {value['layer']}{best}), a name's "
-            f"value is nearest to the name's own key for {shares['value']} of "
+        yield blocks.Finding(
+            f"In {model} ({labels.GROUPS[value['group']]}, best layer {value['layer']}), a name's "
+            f"value is nearest to the name's own key for {shares[0]} of "
             f"{labels.count(value['facts'], 'fact')} (chance {tidy.say_share(value['null_mean'])}; "
-            f"v0 {shares['v0']}, delta {shares['delta']}). {conclusion}",
+            f"v0 {shares[1]}, delta {shares[2]}). {conclusion}",
             value["outcome"],
         )
 
@@ -126,7 +79,7 @@ def _conclude(value: bool, v0: bool, delta: bool) -> str:
     return "No difference from shuffled pairs was found."
 
 
-def draw_measures(lines: tidy.Records) -> Figure:
+def draw_measures(lines: tidy.Records) -> blocks.Figure:
     """Every measure with its interval beside chance; what has no value is left out."""
     rows = [row for row in lines if row["is_shown"] and math.isfinite(row["value"])]
     colours = labels.colour_models(dict(tidy.distinct(rows, "model", "kind")))
@@ -148,15 +101,14 @@ def draw_measures(lines: tidy.Records) -> Figure:
     )
 
 
-def _draw_similarity(similarity: tidy.Records) -> Figure:
+def _draw_similarity(similarity: tidy.Records) -> blocks.Figure:
     """Cosines of every fact's key with every fact's value."""
     return tidy.draw_map(
         similarity,
         "similarity",
         "Every key beside every value",
-        "Rows: keys, through the layer's own down projection; columns: values; means taken off. In "
-        "the outlined cells a key meets its own value: if they mirrored each other, these would "
-        "stand out.",
+        "Rows: keys, through the layer's down projection; columns: values; means taken off. In the "
+        "outlined cells a key meets its own value.",
         x="value_name",
         y="key_name",
         ends=("cosine",),
@@ -173,51 +125,33 @@ def _name_panel(row: tidy.Record) -> str:
     return f"{row['model']}, layer {row['layer']}"
 
 
-def _tabulate(summary: Summary) -> Iterator[Table]:
+def _tabulate(summary: Summary) -> Iterator[blocks.Table]:
     """All measures, those that pass their test first, `overlap` last; and models' differences."""
-    about: Mapping[str, tidy.Get] = {
-        "facts": FACTS.get,
+    about: dict[str | blocks.Column, tidy.Get] = {
+        "facts": lambda row: labels.GROUPS[row["group"]],
         "compared": lambda row: labels.COMPARED[row["comparison"]],
         "measure": lambda row: labels.LIKENESSES[row["measure"]],
     }
-    yield tidy.tabulate(
-        "measures",
-        "Every measure on true and on shuffled pairs",
-        sorted(
-            (row for row in summary["lines"] if math.isfinite(row["value"])),
-            key=lambda row: (row["measure"] == OVERLAP, row["p_holm"], -row["value"]),
-        ),
-        {
-            "model": "model",
-            "layer": "layer",
-            **about,
-            "number of facts": "facts",
-            "diverged": "diverged",
-            "values that restore": "restored",
-            Column("likeness", 3): lambda row: tidy.to_interval(row, VALUE),
-            Column("shuffled", 3): lambda row: tidy.to_interval(row, NULL),
-            Column("p", 3): "p",
-            Column("corrected p", 3): "p_holm",
-            Column("over layers", 3): "p_family",
-        },
-        lambda row: "control" if row["control"] else mark_outcome(row),
-        most=24,
-    )
+    columns: dict[str | blocks.Column, tidy.Get] = {"model": "model", "layer": "layer", **about}
+    columns |= {"number of facts": "facts", "diverged": "diverged"}
+    columns["values that restore"] = "restored"
+    columns[blocks.Column("likeness", 3)] = lambda row: tidy.to_interval(row, VALUE)
+    columns[blocks.Column("shuffled", 3)] = lambda row: tidy.to_interval(row, NULL)
+    columns |= {blocks.Column("p", 3): "p", blocks.Column("corrected p", 3): "p_holm"}
+    columns[blocks.Column("over layers", 3)] = "p_family"
+    rows = [row for row in summary["lines"] if math.isfinite(row["value"])]
+    rows.sort(key=lambda row: (row["measure"] == OVERLAP, row["p_holm"], -row["value"]))
+    title = "Every measure on true and on shuffled pairs"
+    yield tidy.tabulate("measures", title, rows, columns, _mark, most=24)
     rows = [row for row in summary["differences"] if row["comparison"] in ASKED]
-    if rows:
-        yield tidy.tabulate(
-            "differences",
-            "Differences between models, paired by fact, the clearest first; they are not "
-            "corrected for their number",
-            sorted(
-                (row for row in rows if row["measure"] != OVERLAP),
-                key=lambda row: -max(row["low"], -row["high"]),
-            ),
-            {
-                "models": lambda row: f"{row['one']} − {row['other']}",
-                "layers": lambda row: f"{row['layer_one']}, {row['layer_other']}",
-                **about,
-                Column("difference", 3, has_sign=True): tidy.to_interval,
-            },
-            mark_outcome,
-        )
+    if rows := [row for row in rows if row["measure"] != OVERLAP]:
+        rows.sort(key=lambda row: -max(row["low"], -row["high"]))
+        columns = {"models": lambda row: f"{row['one']} − {row['other']}"}
+        columns["layers"] = lambda row: f"{row['layer_one']}, {row['layer_other']}"
+        columns |= {**about, blocks.Column("difference", 3, has_sign=True): tidy.to_interval}
+        title = "Differences between models, paired by fact, the clearest first; not corrected"
+        yield tidy.tabulate("differences", title, rows, columns, mark_outcome)
+
+
+def _mark(line: tidy.Record) -> blocks.RowRole:
+    return "control" if line["control"] else mark_outcome(line)

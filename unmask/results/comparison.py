@@ -273,11 +273,12 @@ class Comparison:
             self.names[0], self.means, means, keys, heads, role=mark_outcome, most=self.most
         )
 
-    def tabulate_differences(self, rows: Rows) -> Table:
-        """Differences by group, variant and control, a column for each metric."""
+    def tabulate_differences(self, rows: Rows, **columns: tidy.Get) -> Table:
+        """Differences by group, variant and control, a column for each metric; `columns` beside."""
         assert self.variant is not None
         name = self.variant.name
         keys = self._list_keys() | {"minus": lambda row: name(row["minus"]), self.counted: "facts"}
+        keys |= columns
         heads = {
             name: self.metrics[name].head(is_difference=True)
             for name in self.compared or self.metrics
