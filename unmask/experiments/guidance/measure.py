@@ -187,12 +187,12 @@ def prepare(tables: Tables, settings: GuidanceSettings) -> Rows:
     from unmask.evaluation.quality import find_distinct_share
 
     rows = [row | {"way": name_way(row)} for row in tables["guidance"].to_pylist()]
+    varied = []
     for drawn in tidy.group_by(rows, "model", "passes", "way").values():
         texts = [row["text"] for row in drawn]
         variety = {f"distinct_{n}": find_distinct_share(texts, n) or math.nan for n in GRAMS}
-        for row in drawn:
-            row |= variety
-    return rows
+        varied += [{**row, **variety} for row in drawn]
+    return varied
 
 
 def conclude(result: Result) -> Iterator[Text]:

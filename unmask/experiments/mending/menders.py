@@ -1,7 +1,7 @@
 """Errors planted into texts, and the ways in which models of each kind correct a finished text."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,9 +19,7 @@ from unmask.noise.schedules import find_time
 from unmask.sampling.token_sampler import invert
 
 
-def cut_windows(
-    model: Model, documents: Sequence[str], number: int, length: int
-) -> Int[Tensor, "B L"]:
+def cut_windows(model: Model, documents: list[str], number: int, length: int) -> Int[Tensor, "B L"]:
     """Windows of documents, their first ones first, each after what a document comes after."""
     tokenizer = model.require_tokenizer()
     size = length - len(tokenizer.opening)
