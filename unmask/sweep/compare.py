@@ -16,7 +16,6 @@ from unmask.sweep.grid import FigureEntry, MeasureEntry, Sweep
 from unmask.sweep.run import SweepOutcome
 from unmask.sweep.summary import (
     ComparedRow,
-    SpentCompute,
     add_up_compute,
     compare_sweep,
     find_best,
@@ -70,7 +69,13 @@ def describe_sweep(
             where = ", ".join(f"{key}: {each}" for key, each in sweep.measures[name].where.items())
             text = f"No model that was measured has a value of {name}"
             parts.append(blocks.Notice(f"{text} where {where}." if where else f"{text}."))
-    parts.append(blocks.Text(_say_compute(add_up_compute(sweep, outcome.folder))))
+    models, flops, minutes = add_up_compute(sweep, outcome.folder)
+    parts.append(
+        blocks.Text(
+            f"Compute spent on training: {flops:.2g} floating-point operations, {minutes:.1f} "
+            f"minutes added up, for {labels.count(models, 'model')}."
+        )
+    )
     parts += [
         blocks.Notice(f"The cell {name} failed: {problem}")
         for name, problem in outcome.failed.items()
@@ -237,11 +242,3 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _say_compute(spent: SpentCompute) -> str:
-    """What all trainings together took."""
-    return (
-        f"Compute spent on training: {spent.flops:.2g} floating-point operations, "
-        f"{spent.minutes:.1f} minutes added up, for {labels.count(spent.models, 'model')}."
-    )

@@ -204,8 +204,8 @@ class GuidedTexts:
         settings, prompts = self.settings, (PROMPTS[ANY], PROMPTS[BIOGRAPHY])
         drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
         sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
-        asked = prompts, settings.texts, passes, sampling, settings.judged
-        drawn = draw_guided_texts(self.inputs.load(member), self.guide(member), way, *asked)
+        wanted = prompts, settings.texts, passes, sampling, settings.judged
+        drawn = draw_guided_texts(self.inputs.load(member), self.guide(member), way, *wanted)
         texts = [row["text"] for row in drawn]
         judged = zip(drawn, self.judge.read(texts), self.score(texts), strict=True)
         shared = {"way": way.name, "strength": way.strength, "passes": passes}
