@@ -22,6 +22,14 @@ STREAM = "resid"
 Body = TypeVar("Body", bound=CheckedSettings)
 
 
+def _check_length(what: str, text: str) -> Iterator[str]:
+    if len(text) > MOST_CHARACTERS:
+        yield (
+            f"the {what} has {len(text):,} characters, expected at most {MOST_CHARACTERS:,}: "
+            "shorten it"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CanvasRequest(CheckedSettings):
     """A prompt, which may hold `[MASK]`, or tokens with masks among them."""
@@ -34,11 +42,7 @@ class CanvasRequest(CheckedSettings):
     def _problems(self) -> Iterator[str]:
         if (self.prompt is None) == (self.tokens is None):
             yield "the canvas has a prompt and tokens, or neither, expected one of them"
-        if self.prompt is not None and len(self.prompt) > MOST_CHARACTERS:
-            yield (
-                f"the prompt has {len(self.prompt):,} characters, expected at most "
-                f"{MOST_CHARACTERS:,}: shorten it"
-            )
+        yield from _check_length("prompt", self.prompt or "")
         if self.fixed is not None and len(self.fixed) != len(self.tokens or ()):
             yield f"'fixed' has {len(self.fixed)} entries, expected one for each token"
 
@@ -75,11 +79,7 @@ class TokenizeRequest(CheckedSettings):
     text: str
 
     def _problems(self) -> Iterator[str]:
-        if len(self.text) > MOST_CHARACTERS:
-            yield (
-                f"the text has {len(self.text):,} characters, expected at most "
-                f"{MOST_CHARACTERS:,}: shorten it"
-            )
+        yield from _check_length("text", self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +105,31 @@ class PositionRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceRequest(CheckedSettings):
-    """A fact to be traced: a prompt with its subject, and the answer."""
+class QuestionRequest(CheckedSettings):
+    """A prompt with its subject."""
 
     model: str
     prompt: str
-    answer: str
     subject: tuple[int, ...] = option(
         (), "Characters of the prompt, first and one after the last.", least=0
     )
+
+    def _problems(self) -> Iterator[str]:
+        yield from _check_length("prompt", self.prompt)
+        subject = self.subject
+        is_within = len(subject) == 2 and 0 <= subject[0] < subject[1] <= len(self.prompt)
+        if not is_within or subject[0] >= len(self.prompt.rstrip()):
+            yield (
+                f"the subject is {list(subject)}, expected its first character in the prompt "
+                "and the one after its last: select it again"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest(QuestionRequest):
+    """A fact to be traced: a prompt with its subject, and the answer."""
+
+    answer: str
     parts: tuple[PartName, ...] = option(("resid", "mlp", "attn"), "What is restored.")
     corruption: str = option("gaussian", "How the subject is hidden.")
     samples: int = option(10, "Noise samples.", least=1, most=MOST_SAMPLES)
@@ -122,22 +138,11 @@ class TraceRequest(CheckedSettings):
     seed: int = option(0, "Seed of the noise.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        yield from _check_question(self.prompt, self.subject)
+        yield from super()._problems()
         if not self.answer.strip():
             yield "the answer is empty, expected what the model should say"
         if "attn_z" in self.parts:
             yield "'parts' has attn_z, expected parts without heads: resid, mlp, attn or embed"
-
-
-def _check_question(prompt: str, subject: tuple[int, ...]) -> Iterator[str]:
-    if len(prompt) > MOST_CHARACTERS:
-        yield f"the prompt has {len(prompt):,} characters, expected {MOST_CHARACTERS:,}"
-    is_within = len(subject) == 2 and 0 <= subject[0] < subject[1] <= len(prompt)
-    if not is_within or subject[0] >= len(prompt.rstrip()):
-        yield (
-            f"the subject is {list(subject)}, expected its first character in the prompt "
-            "and the one after its last: select it again"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,16 +177,11 @@ class MoveRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditFactRequest(CheckedSettings):
+class EditFactRequest(QuestionRequest):
     """A fact that is to get a new object, and the question that asks for its subject in reverse."""
 
-    model: str
-    prompt: str
     old: str
     new: str
-    subject: tuple[int, ...] = option(
-        (), "Characters of the prompt, first and one after the last.", least=0
-    )
     reverse: str = option("", "A question in reverse; {} stands for the object. Empty: none.")
     layer: int | None = option(
         None, "The layer that is written; the middle one by default.", least=0
@@ -194,7 +194,7 @@ class EditFactRequest(CheckedSettings):
     seed: int = option(0, "Seed of the search.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        yield from _check_question(self.prompt, self.subject)
+        yield from super()._problems()
         for name, text in (("old", self.old), ("new", self.new)):
             if not text.strip() or len(text) > MOST_CHARACTERS:
                 yield f"the {name} object is {text!r:.60}, expected a few words"
