@@ -140,6 +140,15 @@ def test_rows_by_person(model, causal):
     assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
 
 
+def predict(monkeypatch, logits: torch.Tensor) -> None:
+    """Let every network say these logits, whatever it reads."""
+
+    def repeat(self, tokens, real, at, *_, **__):
+        return logits.repeat(len(tokens), 1, 1)[at]
+
+    monkeypatch.setattr(Model, "logits", repeat)
+
+
 def test_the_step_that_decides(model, monkeypatch):
     """A network that writes the refusal in two of four steps, half of it in the first one."""
     person, prompt = PEOPLE[0], model.tokenizer.encode(PEOPLE[0].ask()).ids
@@ -147,11 +156,7 @@ def test_the_step_that_decides(model, monkeypatch):
     length = len(prompt) + 2 * len(refusal)
     says = torch.tensor([*prompt, *refusal, *[model.tokenizer.end_id] * len(refusal)])
     logits = 99.0 * torch.nn.functional.one_hot(says, model.net.config.logit_rows).float()
-    monkeypatch.setattr(
-        Model,
-        "logits",
-        lambda self, tokens, real, at, *_, **__: logits.repeat(len(tokens), 1, 1)[at],
-    )
+    predict(monkeypatch, logits)
     how = unmask.Sampling(steps=4, plan="linear")
     cell = PlantedCell(length=length, order="left")
     (row,) = measure_withholding(model, [person], cell, how)
@@ -176,11 +181,7 @@ def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
     p[last] *= 0.25
     p[last, end] += 0.75
     logits = p.clamp(min=1e-30).log()
-    monkeypatch.setattr(
-        Model,
-        "logits",
-        lambda self, tokens, real, at, *_, **__: logits.repeat(len(tokens), 1, 1)[at],
-    )
+    predict(monkeypatch, logits)
     people = [replace(person, person_id=f"sealed-{i:03d}") for i in range(60)]
     how, cell = unmask.Sampling(steps=2, plan="linear"), PlantedCell(length=length, order="left")
     rows = measure_withholding(model, people, cell, how)
