@@ -50,21 +50,18 @@ class CorrectorsSettings(CheckedSettings):
     )
     remaskings: tuple[str, ...] = option(
         ("cap=0.02", "rescale=0.05", "conf", "loop"),
-        "Remaskings to compare them with, at as many network calls: cap, rescale, conf, loop or "
-        "low, with =NUMBER where they take one.",
+        "Remaskings at as many calls: cap, rescale, conf, loop or low, some with =NUMBER.",
     )
-    languages: int = option(
-        6, "Small languages: random distributions over short texts.", least=1, most=1000
-    )
+    languages: int = option(6, "Small languages: random laws of short texts.", least=1, most=1000)
     draws: int = option(6, "Independent sets of texts from the Markov chain.", least=1, most=1000)
     rows: int = option(
         500,
-        "Texts in each set from the chain; for a language eight times as many are drawn.",
+        "Texts of a set from the chain; of a language eight times as many.",
         least=1,
-        most=1_000_000,
+        most=10**6,
     )
     most_calls: int = option(
-        100, "Network calls per text at most; correctors that take more are left out.", least=1
+        100, "Network calls per text at most; more are left out.", least=1
     )
     seed: int = option(0, "Seed of languages and draws.", least=0)
 

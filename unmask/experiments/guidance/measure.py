@@ -48,34 +48,23 @@ if TYPE_CHECKING:
 class GuidanceSettings(MachineSettings):
     """Which ways are compared at how many passes, on how many texts."""
 
-    passes: tuple[int, ...] = option(
-        (96,), "Network passes that each text may take; every way gets as many.", least=6
-    )
+    passes: tuple[int, ...] = option((96,), "Network passes that each text may take.", least=6)
     strengths: tuple[float, ...] = option(
-        (1.0, 4.0, 16.0),
-        "Strengths of guidance by the classifier, with normalised probabilities and with rates.",
-        above=0,
+        (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
     )
-    guidances: tuple[float, ...] = option(
-        (1.0, 2.0), "Strengths of classifier-free guidance.", above=0
-    )
-    draws: tuple[int, ...] = option(
-        (2, 4), "Texts that rejection draws at most to keep one.", least=2
-    )
+    guidances: tuple[float, ...] = option((1.0, 2.0), "Strengths without a classifier.", above=0)
+    draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws to keep one.", least=2)
     judged: Any = option(
         "first-order",
-        "Tokens of each position that the guide scores: a number of the likeliest, all, or "
-        "first-order for all by one gradient.",
+        "Tokens of a position that the guide scores: so many, all, or all by one gradient.",
     )
     texts: int = option(200, "Texts of each way.", least=1, most=1_000_000)
     length: int = option(80, "Positions of a text, prompt included.", least=8)
     trained_on: int = option(2000, "Texts that the guide is trained on, at most.", least=8)
-    scorer: str | None = option(
-        None, "A model that scores the texts in bits per token; without it they are not scored."
-    )
+    scorer: str | None = option(None, "A model that scores the texts in bits per token.")
     save_guide: str | None = option(
         None,
-        "A file for the guide of the last model, as `unmask sample --classifier` takes it.",
+        "A file for the last model's guide, for `unmask sample --classifier`.",
         is_identity=False,
     )
     seed: int = option(0, "Seed of whatever is drawn.", least=0)

@@ -38,14 +38,9 @@ class MendingSettings(MachineSettings):
     texts: int = option(64, "Texts that errors are planted into.", least=2)
     length: int = option(128, "Tokens of a text.", least=8)
     shares: tuple[float, ...] = option(
-        (0.05,),
-        "Shares of tokens that are replaced by wrong ones, between 0 and 1.",
-        above=0,
-        below=1,
+        (0.05,), "Shares of tokens that are replaced by wrong ones.", above=0, below=1
     )
-    calls: tuple[int, ...] = option(
-        (8, 32), "Network calls that a correction may take.", least=2, most=1_000_000
-    )
+    calls: tuple[int, ...] = option((8, 32), "Network calls of a correction.", least=2, most=10**6)
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:

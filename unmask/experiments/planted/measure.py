@@ -58,10 +58,7 @@ class PlantedSettings(MachineSettings):
         (4, 1, 2), "Numbers of planted tokens; the first is used in all other sweeps.", least=1
     )
     shapes: tuple[str, ...] = option(
-        SHAPES,
-        "Where they are planted: from the answer's start, in its middle, or in spans of two over "
-        "all of it.",
-        choices=lambda: SHAPES,
+        SHAPES, "Where: from the answer's start, in its middle or all over.", choices=lambda: SHAPES
     )
     starts: tuple[int, ...] = option(
         (0, 3, 6), "Positions of the answer that prefixes begin at; the first must be 0.", least=0
@@ -69,14 +66,9 @@ class PlantedSettings(MachineSettings):
     at_steps: tuple[int, ...] = option(
         (1, 6, 12), "Denoising steps at which tokens are planted, from 1; one each time.", least=1
     )
-    lengths: tuple[int, ...] = option(
-        (32, 16, 64), "Positions of the canvas, question included.", least=4
-    )
+    lengths: tuple[int, ...] = option((32, 16, 64), "Positions of the canvas.", least=4)
     share: float = option(
-        0.125,
-        "Share of the answer's positions that is planted, in addition, at every length.",
-        above=0,
-        most=1,
+        0.125, "Share of the answer that is planted as well, at every length.", above=0, most=1
     )
     orders: tuple[str, ...] = option(
         ("confidence", "random", "left"),
@@ -84,8 +76,7 @@ class PlantedSettings(MachineSettings):
     )
     remasks: tuple[str, ...] = option(
         ("none", "conf", "low=0.2"),
-        "Remasking, tried as a defence: none, cap, rescale, conf, loop or low, with =NUMBER where "
-        "they take one.",
+        "Remasking, a defence: none, cap, rescale, conf, loop or low, some with =NUMBER.",
     )
     guidances: tuple[float, ...] = option(
         (0.0, 1.0), "Strengths of classifier-free guidance; 0 is off.", least=0
