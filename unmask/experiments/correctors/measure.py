@@ -60,9 +60,7 @@ class CorrectorsSettings(CheckedSettings):
         least=1,
         most=10**6,
     )
-    most_calls: int = option(
-        100, "Network calls per text at most; more are left out.", least=1
-    )
+    most_calls: int = option(100, "Network calls per text at most; more are left out.", least=1)
     seed: int = option(0, "Seed of languages and draws.", least=0)
 
     def _problems(self) -> Iterator[str]:
