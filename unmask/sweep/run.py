@@ -201,7 +201,7 @@ class _CellWorker:
     deadline: float | None
     watch: Watch | None
     shapes: str = ""
-    """Those of the cell trained last, for which code is compiled."""
+    """The shapes of the cell that was trained last, for which code is compiled."""
 
     def work_through(self, begun: float) -> SweepOutcome:
         """Do the cells that nobody has done, failed at since `begun`, or is at work on."""
