@@ -18,7 +18,6 @@ from unmask.blocks.blocks import (
     TextPanel,
 )
 from unmask.editing.edit import Edit
-from unmask.net.counts import count_parameters
 from unmask.net.model import Model
 from unmask.net.sites import PARTS
 from unmask.representation.lens import Lens
@@ -33,17 +32,13 @@ HIDDEN = "░"
 
 def describe_model(model: Model) -> Section:
     """What a model is: its shape, its size and its sites."""
-    from unmask.report.terminal import describe_block  # it needs rich
+    from unmask.report.terminal import describe_shapes  # it needs rich
 
     config, mask = model.net.config, model.mask_id
     parts = " | ".join(PARTS)
     rows = {
         "kind": labels.KINDS.get(model.kind, model.kind),
-        "block": describe_block(config),
-        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
-        "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
-        "vocabulary, context": f"{config.vocab_size:,}, {config.context:,} tokens",
-        "parameters": f"{count_parameters(config).total:,}",
+        **describe_shapes(config),
         "mask": "none" if mask is None else f"token {mask}",
         "tokenizer": "none"
         if model.tokenizer is None
