@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, build, option
 from unmask.base.errors import UserError
-from unmask.sampling.settings import Sampling
 from unmask.tracing.settings import PartName
 
 MOST_CHARACTERS = 20_000
@@ -58,17 +57,6 @@ class WriteSettings(CheckedSettings):
     remasking: str = option("none", "Which tokens become masks again.")
     length: int | None = option(None, "Positions of the row, prompt included.", least=1)
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
-
-    def to_sampling(self) -> Sampling:
-        """These settings as `unmask.Sampling`, without a length; unknown names raise here."""
-        return Sampling(
-            steps=self.steps,
-            order=self.order,
-            guidance=self.guidance,
-            temperature=self.temperature,
-            remask=self.remasking,
-            seed=self.seed,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,38 +97,37 @@ class ExactToys:
 
 def list_jobs(inputs: ExactToys, settings: CorrectorsSettings) -> Iterator[Job]:
     """One part for each language and each draw from the chain."""
-    for number in range(settings.languages):
-        yield Job(f"language-{number}", partial(_measure_language, number, settings))
-    for number in range(settings.draws):
-        yield Job(f"chain-{number}", partial(_measure_chain, number, settings))
-
-
-def _measure_language(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
     from unmask.base.seeds import derive_seed
-    from unmask.experiments.correctors.laws import SmallLanguage, find_bias, find_kernel
+    from unmask.experiments.correctors.laws import MarkovChain, SmallLanguage
+
+    def measure_language(number: int) -> Mapping[str, Rows]:
+        law = SmallLanguage(seed=derive_seed(settings.seed, "language", number) % 2**31)
+        rows = _draw_all(law, "language", number, 8 * settings.rows, settings)
+        return {"correctors": rows, "bias": list(_list_biases(law, number, settings))}
+
+    def measure_chain(number: int) -> Mapping[str, Rows]:
+        return {"correctors": _draw_all(MarkovChain(), "chain", number, settings.rows, settings)}
+
+    for number in range(settings.languages):
+        yield Job(f"language-{number}", partial(measure_language, number))
+    for number in range(settings.draws):
+        yield Job(f"chain-{number}", partial(measure_chain, number))
+
+
+def _list_biases(
+    law: "SmallLanguage", number: int, settings: CorrectorsSettings
+) -> Iterator[dict[str, Any]]:
+    from unmask.experiments.correctors.laws import find_bias, find_kernel
     from unmask.sampling.correctors import get_corrector
 
-    law = SmallLanguage(seed=derive_seed(settings.seed, "language", number) % 2**31)
-    biases = []
     for name in settings.correctors:
         corrector = get_corrector(name.replace("/", ","))
         if corrector is not None:
             kernel = find_kernel(law, corrector)
-            biases += [
-                {"fact": f"language-{number}", "seed": 0, "corrector": name}
-                | {"corrections": times, "masked": masked}
-                | {"tv": find_bias(law, kernel, masked, times)}
-                for times, masked in ((1, 0.0), (MANY, 0.0), (1, 0.5))
-            ]
-    rows = _draw_all(law, "language", number, 8 * settings.rows, settings)
-    return {"correctors": rows, "bias": biases}
-
-
-def _measure_chain(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
-    from unmask.experiments.correctors.laws import MarkovChain
-
-    rows = _draw_all(MarkovChain(), "chain", number, settings.rows, settings)
-    return {"correctors": rows}
+            for times, masked in ((1, 0.0), (MANY, 0.0), (1, 0.5)):
+                bias = find_bias(law, kernel, masked, times)
+                row = {"fact": f"language-{number}", "seed": 0, "corrector": name}
+                yield row | {"corrections": times, "masked": masked, "tv": bias}
 
 
 def _draw_all(
