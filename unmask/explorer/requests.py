@@ -15,8 +15,6 @@ MOST_STEPS = 1000
 """Every step is an event that the page keeps."""
 MOST_SAMPLES = 100
 """Noise samples of a trace: all of a position are run before the trace can be stopped."""
-STREAM = "resid"
-"""The part that can be moved: the residual stream after a layer."""
 
 Body = TypeVar("Body", bound=CheckedSettings)
 
@@ -149,7 +147,6 @@ class PlaceRequest(CheckedSettings):
     canvas: CanvasRequest
     position: int = option(0, "The position.", least=0)
     layer: int = option(0, "The layer after which the stream is read or replaced.", least=0)
-    site: str = option(STREAM, "What is moved: the residual stream.", choices=lambda: (STREAM,))
     step: int = option(1, "Of a prompt, the step of its own run whose state is meant.", least=1)
     steps: int = option(16, "Denoising steps of that run.", least=1, most=MOST_STEPS)
 
