@@ -52,11 +52,12 @@ class GuidanceSettings(MachineSettings):
     strengths: tuple[float, ...] = option(
         (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
     )
-    guidances: tuple[float, ...] = option((1.0, 2.0), "Strengths without a classifier.", above=0)
+    guidances: tuple[float, ...] = option(
+        (1.0, 2.0), "Strengths of guidance by the prompt.", above=0
+    )
     draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws to keep one.", least=2)
     judged: Any = option(
-        "first-order",
-        "Tokens of a position that the guide scores: so many, all, or all by one gradient.",
+        "first-order", "Tokens of a position that the guide scores: a number, all or first-order."
     )
     texts: int = option(200, "Texts of each way.", least=1, most=1_000_000)
     length: int = option(80, "Positions of a text, prompt included.", least=8)
