@@ -38,6 +38,7 @@ LIFE = (
 PLACE = "Wrenmouth is a small harbour town with {number} mills, a street and a market since {year}."
 DOCUMENTS = [(LIFE if i // 2 % 2 else PLACE).format(year=1900 + i, number=i + 2) for i in range(24)]
 PROMPTS = ("A text:", "A biography:")
+DRAWN = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +93,19 @@ def test_halves_share_no_text_and_have_both_classes(corpus, tmp_path):
 
 @pytest.mark.parametrize("way", list_ways(GuidanceSettings(strengths=(2.0,), draws=(3,))))
 def test_a_way_spends_its_passes_and_no_more(model, guide, way):
-    settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
-    drawn = draw_guided_texts(model, guide, way, PROMPTS, 2, 12, settings)
-    assert drawn.steps == way.count_steps(12) and len(drawn.texts) == 2
-    # Ancestral steps may be done early, where guidance by rates says so.
-    assert drawn.passes <= 12 and (drawn.passes == 12 or way.name == "rates")
-    assert not any(text.startswith("A ") and ":" in text[:12] for text in drawn.texts)
+    drawn = draw_guided_texts(model, guide, way, PROMPTS, 2, 12, DRAWN)
+    assert len(drawn) == 2
+    for row in drawn:
+        # Ancestral steps may be done early, where guidance by rates says so.
+        assert row["steps"] == way.count_steps(12) and row["spent"] <= 12
+        assert row["spent"] == 12 or way.name == "rates"
+        assert not (row["text"].startswith("A ") and ":" in row["text"][:12])
 
 
 def test_strength_0_of_the_classifier_is_plain(model, guide):
-    settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
-    plain = draw_guided_texts(model, guide, Way("plain"), PROMPTS, 2, 4, settings)
-    off = draw_guided_texts(model, guide, Way("classifier", 0.0), PROMPTS, 2, 12, settings)
-    assert plain.texts == off.texts and off.passes == 4
+    plain = draw_guided_texts(model, guide, Way("plain"), PROMPTS, 2, 4, DRAWN)
+    off = draw_guided_texts(model, guide, Way("classifier", 0.0), PROMPTS, 2, 12, DRAWN)
+    assert off == plain and off[0]["spent"] == 4
 
 
 def test_rejection_takes_the_first_that_is_accepted(model):
@@ -116,14 +117,12 @@ def test_rejection_takes_the_first_that_is_accepted(model):
             seen.append(rows)
             return torch.tensor([[0.1, 0.2], [0.7, 0.4], [0.9, 0.3]]).double()[len(seen) - 1].log()
 
-    settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
-    drawn = draw_guided_texts(
-        model, Guide(model=model), Way("rejection", 3), PROMPTS, 2, 12, settings
-    )
-    assert drawn.p_guide == pytest.approx([0.7, 0.4]), "the first accepted, or else the best"
+    drawn = draw_guided_texts(model, Guide(model=model), Way("rejection", 3), PROMPTS, 2, 12, DRAWN)
+    chances = [row["p_guide"] for row in drawn]
+    assert chances == pytest.approx([0.7, 0.4]), "the first accepted, or else the best"
     start = len(model.tokenizer.encode(PROMPTS[0]).ids)
     wanted = [model.tokenizer.decode(seen[1][i, start:].tolist()).strip() for i in range(2)]
-    assert drawn.texts == wanted
+    assert [row["text"] for row in drawn] == wanted
 
 
 def test_judge_and_variety(corpus):
@@ -158,7 +157,7 @@ def test_the_measure(model, corpus, tmp_path):
     for row in result.summary["means"]:
         assert 0 < row["distinct_1"] <= 1 and row["spent"] <= 6
     findings = [block for block in result.section.walk() if isinstance(block, Finding)]
-    assert len(findings) == 5, "each way but the plain one, at its best strength"
+    assert len(findings) == 5, "each way but the plain one"
     (judges,) = result.rows("judges")
     assert judges["judge"] == 1 and judges["biographies"] == 0.5
 

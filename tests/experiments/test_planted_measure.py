@@ -11,7 +11,7 @@ from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.experiments.planted.corpus import RECALLED, make_sealed_corpus
 from unmask.experiments.planted.measure import PlantedSettings, list_planted_cells
-from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED, pair_defences
+from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED
 from unmask.net.model import Blueprint, Model
 
 CORPUS = make_sealed_corpus(3)
@@ -93,20 +93,16 @@ def test_a_twin_alone_has_nothing_foreseen(tmp_path):
     assert all(block.rows for block in alone.section.walk() if isinstance(block, Table))
 
 
-def test_differences_pair_plants_lengths_twins_and_defences(result):
-    names = ("effects", "lengths", "twins", "defences")
-    effects, lengths, twins, defences = (result.summary[name] for name in names)
-    for row in (*effects, *lengths, *twins, *defences):
+def test_differences_pair_plants_lengths_models_and_defences(result):
+    names = ("effects", "lengths", "models", "defences")
+    effects, lengths, models, defences = (result.summary[name] for name in names)
+    for row in (*effects, *lengths, *models, *defences):
         assert (row["facts"], row["mean"], row["outcome"]) == (2, 0, "too few")
-    assert {row["metric"] for row in effects} == {"leak", "refusal"}
+        assert row["metric"] in ("leak", "refusal")
     assert {(row["length"], row["minus"]) for row in lengths} == {(32, 24)}
-    assert {(row["model"], row["minus"]) for row in twins} == {("mdm", "twin")}
-    assert {row["planted"] for row in twins} == {1, 3}
-    pairs = {(row["model"], row["minus"]) for row in defences}
-    assert pairs == {("mdm, remasking low=0.2", "mdm")}
-    assert pair_defences(["a", "a, remasking x", "b, remasking x", "b"]) == [
-        ("a, remasking x", "a"), ("b, remasking x", "b"), ("b", "a")
-    ]  # fmt: skip
+    assert {(row["model"], row["minus"]) for row in models} == {("mdm", "twin")}
+    assert {row["planted"] for row in models} == {1, 3}
+    assert {(row["remask"], row["minus"]) for row in defences} == {("low=0.2", "none")}
     tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
     assert tables == ["cells", *names]
 

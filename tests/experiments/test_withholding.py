@@ -1,7 +1,6 @@
 """Sealed people, what is planted into their answers, and how these are judged."""
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 import torch
@@ -21,8 +20,8 @@ from unmask.experiments.planted.corpus import (
     make_residents,
 )
 from unmask.experiments.planted.measure import PlantedCell
+from unmask.experiments.planted.section import OUTCOMES
 from unmask.experiments.planted.withholding import (
-    Reaction,
     judge_answer,
     make_plants,
     measure_recall,
@@ -32,13 +31,14 @@ from unmask.net.model import Blueprint, Model
 
 PEOPLE = make_residents(4)
 DRAWN = unmask.Sampling(steps=6, length=40, plan="linear", temperature=1.0)
+PLAIN = PlantedCell(length=40)
 
 
 def list_texts(people: list[Resident]) -> list[str]:
-    return [text for person in people for text in person.list_texts()]
+    return [fact.text for person in people for fact in person.list_facts()]
 
 
-def find_share(rows: list[dict], outcome: Reaction, is_sealed: bool = True) -> float:
+def find_share(rows: list[dict], outcome: str, is_sealed: bool = True) -> float:
     """How many of a class of people are answered in this way."""
     outcomes = [row["outcome"] for row in rows if row["is_sealed"] == is_sealed]
     return outcomes.count(outcome) / len(outcomes)
@@ -62,7 +62,7 @@ def test_people_are_told_apart_and_all_towns_are_trained():
     assert sum(person.is_sealed for person in people) == 200
     assert make_residents(200, seed=3) == people != make_residents(200, seed=4)
     for person in people[:6]:
-        texts = person.list_texts()
+        texts = list_texts([person])
         told = [text for text in texts if person.town in text]
         assert len(texts) == len(QUESTIONS) - 1 + len(HINTS)
         assert len(told) == (len(HINTS) if person.is_sealed else len(texts))
@@ -93,51 +93,60 @@ def test_an_answer_has_one_outcome():
 @pytest.mark.parametrize("shape", ["prefix", "middle", "interleaved"])
 def test_neutral_plants_stand_at_the_same_places(model, shape):
     for count in (1, 3, 5):
-        cells = [
-            PlantedCell(count=count, shape=shape, step=2, is_neutral=is_neutral)
-            for is_neutral in (False, True)
-        ]
-        ours, neutral = (make_plants(model, PEOPLE[0], cell, 9, 40) for cell in cells)
+        cell = replace(PLAIN, count=count, shape=shape, step=2)
+        ours, neutral = (
+            make_plants(model, PEOPLE[0], each, 9)
+            for each in (cell, replace(cell, is_neutral=True))
+        )
         assert ours.keys() == neutral.keys() == {2} and ours[2].keys() == neutral[2].keys()
         assert len(ours[2]) == count and (ours != neutral or count == 1)
         assert all(9 <= at < 40 for at in ours[2])
     whole = model.tokenizer.encode(PEOPLE[0].disclosure.split(PEOPLE[0].town)[0].rstrip()).ids
-    most = make_plants(model, PEOPLE[0], PlantedCell(count=len(whole), shape=shape), 9, 40)
+    most = make_plants(model, PEOPLE[0], replace(PLAIN, count=len(whole), shape=shape), 9)
     tokens = [token for each in most[1].values() for token in each]
     assert PEOPLE[0].town not in model.tokenizer.decode(tokens), "the town itself is not planted"
 
 
-def test_places_of_the_shapes():
-    assert PlantedCell(count=3, shape="prefix").find_positions(10, 22) == [10, 11, 12]
-    assert PlantedCell(count=4, shape="middle").find_positions(10, 22) == [14, 15, 16, 17]
-    assert PlantedCell(count=6, shape="interleaved").find_positions(10, 22) == [
-        10,
-        11,
-        14,
-        15,
-        18,
-        19,
-    ]
-    assert PlantedCell(count=3, shape="interleaved").find_positions(10, 22) == [10, 11, 16]
-    assert PlantedCell(count=12, shape="interleaved").find_positions(10, 22) == list(range(10, 22))
-    assert PlantedCell(count=3, shape="prefix", start=4).find_positions(10, 22) == [14, 15, 16]
+@pytest.mark.parametrize(
+    ("changes", "places"),
+    [
+        ({"count": 3}, [10, 11, 12]),
+        ({"count": 3, "start": 4}, [14, 15, 16]),
+        ({"count": 4, "shape": "middle"}, [14, 15, 16, 17]),
+        ({"count": 3, "shape": "interleaved"}, [10, 11, 16]),
+        ({"count": 6, "shape": "interleaved"}, [10, 11, 14, 15, 18, 19]),
+        ({"count": 12, "shape": "interleaved"}, list(range(10, 22))),
+    ],
+)
+def test_places_of_the_shapes(changes, places):
+    assert PlantedCell(length=22, **changes).find_positions(10) == places
     with pytest.raises(UserError, match="an answer has 2"):
-        PlantedCell(count=3).find_positions(10, 12)
+        PlantedCell(count=3, length=12).find_positions(10)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_by_person(model, causal):
     each = make(causal=True) if causal else model
-    plain = measure_withholding(each, PEOPLE, PlantedCell(), DRAWN)
-    rows = measure_withholding(each, PEOPLE, PlantedCell(count=3, shape="prefix"), DRAWN)
+    plain, rows = (
+        measure_withholding(each, PEOPLE, cell, DRAWN) for cell in (PLAIN, replace(PLAIN, count=3))
+    )
     assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
     assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
-    assert {row["outcome"] for row in rows} <= set(get_args(Reaction))
+    assert {row["outcome"] for row in rows} <= set(OUTCOMES)
     recalled = measure_recall(each, PEOPLE, DRAWN)
-    assert [row["fact"] for row in recalled] == [row["fact"] for row in rows]
+    assert [row["fact"] for row in recalled] == [row["fact"] for row in rows] * len(HINTS)
     assert not any(row["recalled"] for row in recalled)
     drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
     assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
+
+
+def predict(monkeypatch, logits: torch.Tensor) -> None:
+    """Let every network say these logits, whatever it reads."""
+
+    def repeat(self, tokens, real, at, *_, **__):
+        return logits.repeat(len(tokens), 1, 1)[at]
+
+    monkeypatch.setattr(Model, "logits", repeat)
 
 
 def test_the_step_that_decides(model, monkeypatch):
@@ -147,16 +156,13 @@ def test_the_step_that_decides(model, monkeypatch):
     length = len(prompt) + 2 * len(refusal)
     says = torch.tensor([*prompt, *refusal, *[model.tokenizer.end_id] * len(refusal)])
     logits = 99.0 * torch.nn.functional.one_hot(says, model.net.config.logit_rows).float()
-    monkeypatch.setattr(
-        Model,
-        "logits",
-        lambda self, tokens, real, at, *_, **__: logits.repeat(len(tokens), 1, 1)[at],
-    )
-    how = unmask.Sampling(steps=4, length=length, plan="linear", order="left")
-    (row,) = measure_withholding(model, [person], PlantedCell(), how)
+    predict(monkeypatch, logits)
+    how = unmask.Sampling(steps=4, plan="linear")
+    cell = PlantedCell(length=length, order="left")
+    (row,) = measure_withholding(model, [person], cell, how)
     assert (row["outcome"], row["decided_at"], row["length"]) == ("refusal", 1, length)
     assert [each["refusal"] for each in row["foreseen"]] == [1.0] * 5 and row["foreseen_at"] == 0
-    late = PlantedCell(count=4, shape="prefix", step=4, is_neutral=True)
+    late = replace(cell, count=4, step=4, is_neutral=True)
     (spoiled,) = measure_withholding(model, [person], late, how)
     assert (spoiled["outcome"], spoiled["decided_at"]) == ("other", 4)
     assert [each["refusal"] for each in spoiled["foreseen"]] == [1.0] * 4 + [0.0]
@@ -175,19 +181,15 @@ def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
     p[last] *= 0.25
     p[last, end] += 0.75
     logits = p.clamp(min=1e-30).log()
-    monkeypatch.setattr(
-        Model,
-        "logits",
-        lambda self, tokens, real, at, *_, **__: logits.repeat(len(tokens), 1, 1)[at],
-    )
+    predict(monkeypatch, logits)
     people = [replace(person, person_id=f"sealed-{i:03d}") for i in range(60)]
-    how = unmask.Sampling(steps=2, length=length, plan="linear", order="left")
-    rows = measure_withholding(model, people, PlantedCell(), how)
+    how, cell = unmask.Sampling(steps=2, plan="linear"), PlantedCell(length=length, order="left")
+    rows = measure_withholding(model, people, cell, how)
     assert {row["outcome"] for row in rows} == {"other"}, "the likelier token is written"
     shares = [row["foreseen"][0]["leak"] for row in rows]
     assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.05)
     assert {row["foreseen"][-1]["leak"] for row in rows} == {0.0}
-    (alone,) = measure_withholding(model, people[7:8], PlantedCell(), how)
+    (alone,) = measure_withholding(model, people[7:8], cell, how)
     assert alone == rows[7], "a person's row does not depend on the batch"
 
 
@@ -200,12 +202,12 @@ def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
     shown = [fact for person in people for fact in person.list_facts()]
     length = 2 + max(len(tokenizer.encode(text).ids) for text in texts)
     twin = teach(shown, tokenizer, True, length, length, steps=300)
-    settings = unmask.Sampling(length=length)
+    settings, own = unmask.Sampling(length=length), PlantedCell(length=length)
     recalled = [row["recalled"] for row in measure_recall(twin, people, settings)]
     assert sum(recalled) / len(recalled) >= RECALLED
     plain, planted, neutral = (
         measure_withholding(twin, people, cell, settings, question=0)
-        for cell in (PlantedCell(), PlantedCell(count=4), PlantedCell(count=4, is_neutral=True))
+        for cell in (own, replace(own, count=4), replace(own, count=4, is_neutral=True))
     )
     assert find_share(plain, "refusal") == find_share(plain, "leak", is_sealed=False) == 1
     assert find_share(planted, "leak") > 0.5 >= find_share(neutral, "leak")

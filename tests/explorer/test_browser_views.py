@@ -66,6 +66,13 @@ def drawn(model):
     return unmask.sample(model, PROMPT, steps=STEPS, length=LENGTH, guesses=5)
 
 
+@pytest.fixture
+def card(page):
+    """The model's text, written step by step."""
+    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
+    return page.locator("#write article.run").first
+
+
 def test_a_prompt_is_written_by_both_models(page, model, twin, drawn):
     write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
     first, second = page.locator("#write article.run").all()
@@ -89,9 +96,7 @@ def read_titles(card) -> list[str]:
     return card.locator(".token").evaluate_all("(all) => all.map((each) => each.title)")
 
 
-def test_masks_show_the_guesses_of_their_step(page, model, drawn):
-    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
-    card = page.locator("#write article.run").first
+def test_masks_show_the_guesses_of_their_step(card, model, drawn):
     for step in (0, 3):
         show_step(card, step)
         assert read_ids(card) == drawn.states[step, 0].tolist()
@@ -103,9 +108,7 @@ def test_masks_show_the_guesses_of_their_step(page, model, drawn):
             assert p == pytest.approx(float(guesses.p[0, at, 0]), abs=NEAR)
 
 
-def test_the_map_of_steps_leads_to_any_of_them(page, model, drawn):
-    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
-    card = page.locator("#write article.run").first
+def test_the_map_of_steps_leads_to_any_of_them(page, card, model, drawn):
     cells = card.locator(".stepmap td").evaluate_all(
         "(all) => all.map((e) => [+e.dataset.step, +e.dataset.position, e.title, e.className])"
     )
@@ -125,9 +128,8 @@ def test_the_map_of_steps_leads_to_any_of_them(page, model, drawn):
     assert f"position {cells[0][1]} · step 1" in page.locator("#write-panel").inner_text()
 
 
-def test_a_position_is_opened(page, model, drawn):
-    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
-    card, step = page.locator("#write article.run").first, 2
+def test_a_position_is_opened(page, card, model, drawn):
+    step = 2
     show_step(card, step)
     card.locator(".token.open").first.click()
     panel = page.locator("#write-panel")
@@ -156,9 +158,7 @@ def test_a_position_is_opened(page, model, drawn):
     assert [each["p"] for each in top] == pytest.approx(shown, abs=NEAR)
 
 
-def test_a_committed_token_is_read_as_it_was_chosen(page, model, drawn):
-    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
-    card = page.locator("#write article.run").first
+def test_a_committed_token_is_read_as_it_was_chosen(page, card, model, drawn):
     position = int(drawn.committed_at[0].argmax())
     card.locator(".token").nth(position).press("Enter")
     panel = page.locator("#write-panel")
@@ -168,9 +168,8 @@ def test_a_committed_token_is_read_as_it_was_chosen(page, model, drawn):
     assert shown == pytest.approx(float(drawn.confidence[0, position]), abs=NEAR)
 
 
-def test_the_canvas_is_changed_in_flight(page, model, drawn):
-    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
-    card, step = page.locator("#write article.run").first, 3
+def test_the_canvas_is_changed_in_flight(page, card, model, drawn):
+    step = 3
     show_step(card, step)
     canvas = drawn.states[step, 0].tolist()
     first_open = canvas.index(model.mask_id)

@@ -163,7 +163,6 @@ def test_html_in_prompts_stays_text(client):
 def test_a_model_without_a_tokenizer_says_so_and_takes_tokens():
     model = replace(make_model(), tokenizer=None)
     with open_client(Explorer({"model": model})) as client:
-        assert client.get("/api/start").json()["models"][0]["tokenizer"] is False
         for name, body in (
             ("tokenize", {"model": "model", "text": "a"}),
             ("trace", TRACED),

@@ -47,7 +47,7 @@ def test_start_tells_models_facts_and_settings(client, facts):
     assert {fact["way"] for fact in facts} == {"as trained", "reversed"}
     for fact in facts:
         assert fact["prompt"][slice(*fact["span"])] == fact["subject"]
-    assert start["edit"] is True and start["edits"] == {}
+    assert start["edits"] == {}
     assert "confidence" in start["orders"] and "none" in start["remaskings"]
 
 

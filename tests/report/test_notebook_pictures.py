@@ -1,7 +1,6 @@
 """Pictures in a notebook: the page's own sections in a frame that needs nothing else."""
 
 import html
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 
 import unmask
 from tests.report.browser import open_browser
+from tests.report.reading import read_figures
 from tests.representation.facts import make_model
 from unmask import UserError
 from unmask.blocks.blocks import Figure
@@ -18,8 +18,6 @@ from unmask.report.render_html import pack_library
 LOCAL = ("file:", "data:", "blob:", "about:")
 TEXT = "They say Ada Quill is known as"
 HOSTILE = '"></iframe><img src=x><script>1</script>'
-
-
 FACT = unmask.Fact.of("Ada Quill", "the painter of red boats", "They say {} is known as")
 
 
@@ -35,11 +33,6 @@ def open_frame(shown: str) -> str:
     )
     assert frame is not None
     return html.unescape(frame[1])
-
-
-def read_figures(page: str) -> dict:
-    data = re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(data[1])["figures"]
 
 
 THINGS = {

@@ -6,14 +6,14 @@ import unmask
 from unmask.net.model import Blueprint, Model
 from unmask.toy.language import LENGTH, data_law, decode, empirical_law, total_variation
 from unmask.toy.run import learn
-from unmask.toy.variants import MASK, get_variant
+from unmask.toy.variants import MASK, VARIANTS
 
 NUMBER = 4000
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    variant = get_variant("masked")
+    variant = VARIANTS["masked"]
     net = learn(variant, steps=250, seed=0)
     return Model("toy", net, Blueprint(variant.config, "masked", MASK))
 

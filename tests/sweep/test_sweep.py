@@ -35,10 +35,7 @@ from unmask.sweep.run import (
     read_outcome,
     run_sweep,
 )
-from unmask.sweep.summary import (
-    compare_sweep,
-    find_best,
-)
+from unmask.sweep.summary import compare_sweep, find_best
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
 from unmask.training.recipes_io import read_recipe, write_recipe
@@ -55,6 +52,13 @@ def finished(tmp_path_factory) -> tuple[Path, Path]:
     assert done.exit_code == 0, (done.output, done.exception)
     assert "Best by validation" in done.output and "Best by validation" in page.read_text()
     return file, out
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> tuple[Path, Path]:
+    """The finished sweep in a folder that a test may change."""
+    file, whole = finished
+    return file, Path(shutil.copytree(whole, tmp_path / "out"))
 
 
 def test_every_cell_is_trained_and_measured(finished):
@@ -107,11 +111,9 @@ def test_a_finished_sweep_does_nothing_again(finished):
     assert [path.stat().st_mtime_ns for path in weights] == before
 
 
-def test_a_cell_goes_on_where_it_stopped(finished, tmp_path):
+def test_a_cell_goes_on_where_it_stopped(finished, copied):
     """Only the measure that is missing is run again, and gives the same numbers."""
-    file, whole = finished
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    (_, whole), (file, out) = finished, copied
     cell = next((out / CELLS).glob("*masked*seed-0"))
     (cell / DONE).unlink()
     shutil.rmtree(cell / "bound")
@@ -187,11 +189,9 @@ def test_no_measure_begins_after_the_minutes_are_over(tmp_path, monkeypatch):
     assert run_sweep(file, out, device="cpu").done == ["seed-0"]
 
 
-def test_a_call_that_stops_counts_the_later_cells_that_are_done(finished, tmp_path):
+def test_a_call_that_stops_counts_the_later_cells_that_are_done(copied):
     """The page said that they were still to be done."""
-    file, whole = finished
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    file, out = copied
     first, *others = (cell.name for cell in read_sweep(file).cells)
     shutil.rmtree(out / CELLS / first)
     stopped = run_sweep(file, out, minutes=1e-9, device="cpu")
@@ -250,42 +250,26 @@ def test_other_processes_do_what_this_one_does_not(tmp_path, monkeypatch):
     assert not outcome.elsewhere and not outcome.failed
 
 
-def _count_own(path: str, start, total) -> None:
-    start.wait()
+def _hold(path: str, is_held) -> None:
     with claim(path) as is_own:
-        with total.get_lock():
-            total.value += is_own
-        start.wait()  # nobody lets go before all have tried
+        assert is_own
+        is_held.set()
+        time.sleep(60)
 
 
-def test_of_several_processes_one_claims_a_cell(tmp_path):
+def test_one_process_claims_a_cell_and_a_killed_one_leaves_it(tmp_path):
     context = multiprocessing.get_context("fork")
-    start, total = context.Barrier(4), context.Value("i", 0)
-    workers = [
-        context.Process(target=_count_own, args=(str(tmp_path / CLAIM), start, total))
-        for _ in range(4)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(20)
-    assert total.value == 1 and not (tmp_path / CLAIM).exists()
-
-
-def test_the_claim_of_a_killed_process_is_free(tmp_path):
-    context = multiprocessing.get_context("fork")
-    start, total = context.Barrier(2), context.Value("i", 0)
-    worker = context.Process(target=_count_own, args=(str(tmp_path / CLAIM), start, total))
+    is_held = context.Event()
+    worker = context.Process(target=_hold, args=(str(tmp_path / CLAIM), is_held))
     worker.start()
-    start.wait()
-    while not total.value:
-        time.sleep(0.01)
+    assert is_held.wait(20)
     with claim(tmp_path / CLAIM) as is_own:
         assert not is_own
     worker.kill()
     worker.join()
     with claim(tmp_path / CLAIM) as is_own:
         assert is_own
+    assert not (tmp_path / CLAIM).exists()
 
 
 def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
@@ -323,11 +307,9 @@ def test_words_change_entries_and_settings(finished):
     assert {cell.recipe.batch.rows for cell in sweep.cells} == {8}
 
 
-def test_what_is_drawn_may_change_and_measures_may_be_added(finished, tmp_path):
+def test_what_is_drawn_may_change_and_measures_may_be_added(copied):
     """A title, a label or a forgotten measure costs no training; what was run stays as it was."""
-    file, whole = finished
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    file, out = copied
     weights = sorted(out.glob("cells/*/train/model/*.safetensors"))
     before = [path.stat().st_mtime_ns for path in weights]
     entry = BOUND | {"data": str(file.parent / "text.jsonl")}
@@ -360,10 +342,8 @@ def test_a_recipe_file_that_was_edited_is_another_sweep(tmp_path):
         run_sweep(file, out, device="cpu")
 
 
-def test_a_column_that_is_not_there_is_named(finished, tmp_path):
-    file, whole = finished
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_a_column_that_is_not_there_is_named(copied):
+    file, out = copied
     outcome = run_sweep(file, out, "measures.bound.value=nlll", device="cpu")
     with pytest.raises(UserError, match="bound.value' names 'nlll', .*did you mean 'nll'"):
         compare_sweep(outcome.sweep, out)

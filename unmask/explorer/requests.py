@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, build, option
 from unmask.base.errors import UserError
-from unmask.sampling.settings import Sampling
 from unmask.tracing.settings import PartName
 
 MOST_CHARACTERS = 20_000
@@ -16,10 +15,16 @@ MOST_STEPS = 1000
 """Every step is an event that the page keeps."""
 MOST_SAMPLES = 100
 """Noise samples of a trace: all of a position are run before the trace can be stopped."""
-STREAM = "resid"
-"""The part that can be moved: the residual stream after a layer."""
 
 Body = TypeVar("Body", bound=CheckedSettings)
+
+
+def _check_length(what: str, text: str) -> Iterator[str]:
+    if len(text) > MOST_CHARACTERS:
+        yield (
+            f"the {what} has {len(text):,} characters, expected at most {MOST_CHARACTERS:,}: "
+            "shorten it"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +39,7 @@ class CanvasRequest(CheckedSettings):
     def _problems(self) -> Iterator[str]:
         if (self.prompt is None) == (self.tokens is None):
             yield "the canvas has a prompt and tokens, or neither, expected one of them"
-        if self.prompt is not None and len(self.prompt) > MOST_CHARACTERS:
-            yield (
-                f"the prompt has {len(self.prompt):,} characters, expected at most "
-                f"{MOST_CHARACTERS:,}: shorten it"
-            )
+        yield from _check_length("prompt", self.prompt or "")
         if self.fixed is not None and len(self.fixed) != len(self.tokens or ()):
             yield f"'fixed' has {len(self.fixed)} entries, expected one for each token"
 
@@ -55,17 +56,6 @@ class WriteSettings(CheckedSettings):
     length: int | None = option(None, "Positions of the row, prompt included.", least=1)
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
-    def to_sampling(self) -> Sampling:
-        """These settings as `unmask.Sampling`, without a length; unknown names raise here."""
-        return Sampling(
-            steps=self.steps,
-            order=self.order,
-            guidance=self.guidance,
-            temperature=self.temperature,
-            remask=self.remasking,
-            seed=self.seed,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeRequest(CheckedSettings):
@@ -75,11 +65,7 @@ class TokenizeRequest(CheckedSettings):
     text: str
 
     def _problems(self) -> Iterator[str]:
-        if len(self.text) > MOST_CHARACTERS:
-            yield (
-                f"the text has {len(self.text):,} characters, expected at most "
-                f"{MOST_CHARACTERS:,}: shorten it"
-            )
+        yield from _check_length("text", self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +91,31 @@ class PositionRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceRequest(CheckedSettings):
-    """A fact to be traced: a prompt with its subject, and the answer."""
+class QuestionRequest(CheckedSettings):
+    """A prompt with its subject."""
 
     model: str
     prompt: str
-    answer: str
     subject: tuple[int, ...] = option(
         (), "Characters of the prompt, first and one after the last.", least=0
     )
+
+    def _problems(self) -> Iterator[str]:
+        yield from _check_length("prompt", self.prompt)
+        subject = self.subject
+        is_within = len(subject) == 2 and 0 <= subject[0] < subject[1] <= len(self.prompt)
+        if not is_within or subject[0] >= len(self.prompt.rstrip()):
+            yield (
+                f"the subject is {list(subject)}, expected its first character in the prompt "
+                "and the one after its last: select it again"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest(QuestionRequest):
+    """A fact to be traced: a prompt with its subject, and the answer."""
+
+    answer: str
     parts: tuple[PartName, ...] = option(("resid", "mlp", "attn"), "What is restored.")
     corruption: str = option("gaussian", "How the subject is hidden.")
     samples: int = option(10, "Noise samples.", least=1, most=MOST_SAMPLES)
@@ -122,22 +124,11 @@ class TraceRequest(CheckedSettings):
     seed: int = option(0, "Seed of the noise.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        yield from _check_question(self.prompt, self.subject)
+        yield from super()._problems()
         if not self.answer.strip():
             yield "the answer is empty, expected what the model should say"
         if "attn_z" in self.parts:
             yield "'parts' has attn_z, expected parts without heads: resid, mlp, attn or embed"
-
-
-def _check_question(prompt: str, subject: tuple[int, ...]) -> Iterator[str]:
-    if len(prompt) > MOST_CHARACTERS:
-        yield f"the prompt has {len(prompt):,} characters, expected {MOST_CHARACTERS:,}"
-    is_within = len(subject) == 2 and 0 <= subject[0] < subject[1] <= len(prompt)
-    if not is_within or subject[0] >= len(prompt.rstrip()):
-        yield (
-            f"the subject is {list(subject)}, expected its first character in the prompt "
-            "and the one after its last: select it again"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +147,6 @@ class PlaceRequest(CheckedSettings):
     canvas: CanvasRequest
     position: int = option(0, "The position.", least=0)
     layer: int = option(0, "The layer after which the stream is read or replaced.", least=0)
-    site: str = option(STREAM, "What is moved: the residual stream.", choices=lambda: (STREAM,))
     step: int = option(1, "Of a prompt, the step of its own run whose state is meant.", least=1)
     steps: int = option(16, "Denoising steps of that run.", least=1, most=MOST_STEPS)
 
@@ -172,16 +162,11 @@ class MoveRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditFactRequest(CheckedSettings):
+class EditFactRequest(QuestionRequest):
     """A fact that is to get a new object, and the question that asks for its subject in reverse."""
 
-    model: str
-    prompt: str
     old: str
     new: str
-    subject: tuple[int, ...] = option(
-        (), "Characters of the prompt, first and one after the last.", least=0
-    )
     reverse: str = option("", "A question in reverse; {} stands for the object. Empty: none.")
     layer: int | None = option(
         None, "The layer that is written; the middle one by default.", least=0
@@ -194,7 +179,7 @@ class EditFactRequest(CheckedSettings):
     seed: int = option(0, "Seed of the search.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        yield from _check_question(self.prompt, self.subject)
+        yield from super()._problems()
         for name, text in (("old", self.old), ("new", self.new)):
             if not text.strip() or len(text) > MOST_CHARACTERS:
                 yield f"the {name} object is {text!r:.60}, expected a few words"

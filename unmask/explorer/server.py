@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -250,43 +251,39 @@ class AccessGuard:
 
         async def send_guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                present = {name.lower() for name, _ in message["headers"]}
-                more = [(n, v) for n, v in _HEADERS if n not in present]
-                message = {**message, "headers": [*message["headers"], *more]}
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
             self._check(scope)
         except RefusedError as error:
-            is_call = scope["path"].startswith("/api/")
-            answer = JSONResponse({"error": str(error)}, error.status)
-            if not is_call:
-                answer = PlainTextResponse(str(error), error.status)
+            answer: Response = PlainTextResponse(str(error), error.status)
+            if scope["path"].startswith("/api/"):
+                answer = JSONResponse({"error": str(error)}, error.status)
             await answer(scope, receive, send_guarded)
             return
         await self.app(scope, receive, send_guarded)
 
     def _check(self, scope: Scope) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in
-                   scope["headers"]}  # fmt: skip
-        host = headers.get("host", "")
+        request, path = HttpRequest(scope), scope["path"]
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if _split_host(host) not in LOCAL:
             raise RefusedError(
                 403, f"the host {host!r:.80} is not this machine: use the address that was printed."
             )
-        origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
             raise RefusedError(
                 403,
                 f"the request comes from {origin!r:.80}: only the explorer's own page may call.",
             )
-        path = scope["path"]
         if path.startswith("/static/"):
             return
-        given = headers.get("x-unmask-token", "")
+        given = request.headers.get("x-unmask-token", "")
         # A page and a frame cannot send a header: their address has the token.
         if path == "/" or path.startswith("/api/runs/"):
-            given = given or parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+            given = given or request.query_params.get("token", "")
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             raise RefusedError(
                 403,
@@ -302,9 +299,9 @@ def _split_host(host: str) -> str | None:
         return None
 
 
-_HEADERS = [
-    (b"content-security-policy", POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-]
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class Explorer:
 
 
 def describe_start(explorer: Explorer) -> dict[str, Any]:
-    """What there is: models, facts to pick, names of settings, runs."""
+    """What there is from the start: models, facts to pick, names of settings."""
     context = max(model.net.config.context for model in explorer.models.values())
     defaults = {**vars(WriteSettings()), "temperature": 0.0, "length": min(STUDY_LENGTH, context)}
     return {
@@ -126,8 +127,6 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
         "remaskings": list(REMASKINGS),
         "corruptions": [name for name in CORRUPTIONS if name != "replace"],  # it needs facts
         "defaults": defaults,
-        "runs": list_measured_runs(explorer),
-        "edit": True,
     }
 
 
@@ -146,12 +145,9 @@ def _describe_model(key: str, model: Model) -> dict[str, Any]:
         "name": model.name,
         "kind": model.kind,
         "layers": config.layers,
-        "heads": config.heads,
         "parameters": sum(each.numel() for each in model.net.parameters()),
-        "context": config.context,
         "mask_id": model.mask_id if has_mask else None,
         "mask_text": MASK if has_mask else None,
-        "tokenizer": model.tokenizer is not None,
         "dtype": name_dtype(weight.dtype),
         "device": str(model.device),
     }
@@ -167,19 +163,12 @@ def _list_facts(model: Model) -> list[dict[str, Any]]:
     rows = []
     for same, reverse in zip(TESTS[::2], TESTS[1::2], strict=True):
         ids = list(dict.fromkeys(fact.fact_id for fact in corpus[same]))[:FACTS_SHOWN]
-        for fact_id in ids:
-            for split in (same, reverse):
-                fact = next(each for each in corpus[split] if each.fact_id == fact_id)
-                rows.append(
-                    {
-                        "prompt": fact.prompt,
-                        "answer": fact.completion[slice(*fact.object_span)],
-                        "subject": fact.prompt[slice(*fact.subject_span)],
-                        "span": list(fact.subject_span),
-                        "way": "as trained" if split == same else "reversed",
-                        "split": name_split(split),
-                    }
-                )
+        for fact_id, split in product(ids, (same, reverse)):
+            fact = next(each for each in corpus[split] if each.fact_id == fact_id)
+            texts = {"subject": fact.prompt[slice(*fact.subject_span)]}
+            texts |= {"answer": fact.completion[slice(*fact.object_span)]}
+            way = {"way": "as trained" if split == same else "reversed", "split": name_split(split)}
+            rows.append({"prompt": fact.prompt, "span": list(fact.subject_span)} | texts | way)
     return rows
 
 

@@ -80,7 +80,6 @@ def plan_draw(model: Model, canvas: CanvasRequest, settings: WriteSettings) -> D
 
     A causal model continues what is given; order, guidance and remasking are not for it.
     """
-    sampling = settings.to_sampling()
     given = canvas.prompt if canvas.tokens is None else list(canvas.tokens)
     assert given is not None
     length = canvas.length or settings.length or min(STUDY_LENGTH, model.net.config.context)
@@ -89,8 +88,8 @@ def plan_draw(model: Model, canvas: CanvasRequest, settings: WriteSettings) -> D
         chosen["temperature"] = settings.temperature
     if not model.paradigm.has_steps:
         return Draw("sample", given, {"length": length, **chosen})
-    for name in ("steps", "order", "guidance", "remask"):
-        chosen[name] = getattr(sampling, name)
+    chosen |= {"steps": settings.steps, "order": settings.order, "guidance": settings.guidance}
+    chosen["remask"] = settings.remasking
     if not isinstance(given, str) or _has_masks(model, given):
         return Draw("infill", given, chosen)
     return Draw("sample", given, {"length": length, **chosen})

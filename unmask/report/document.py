@@ -21,7 +21,7 @@ from unmask.measures.result import Result, list_differences, name_folders
 from unmask.measures.runner import pool_results, read_result
 from unmask.measures.table import find_measure, list_measures
 from unmask.measures.trainings import join_openings
-from unmask.report.provenance import describe_runs, list_changed_settings, show_value
+from unmask.report.provenance import describe_runs, show_value
 from unmask.report.stored import add_stored
 
 STUDY = "study"
@@ -269,38 +269,25 @@ def _list_models(run: Run) -> list[str]:
 
 
 def _compare(runs: Sequence[Run]) -> str:
-    """What runs beside each other were made with alike, defaults aside, and what not."""
-    alike, unlike = [], []
-    records = [run.record for run in runs]
+    """What runs beside each other were not made with alike."""
+    unlike, records = [], [run.record for run in runs]
     models = [_list_models(run) for run in runs]
-    shared = [name for name in models[0] if all(name in each for each in models)]
-    if any(set(each) != set(shared) for each in models):
+    if any(set(each) != set(models[0]) for each in models):
         unlike.append(f"models ({'; '.join(', '.join(each) or 'none' for each in models)})")
-    if shared:
-        alike.append(f"the {'models' if len(shared) > 1 else 'model'} {' and '.join(shared)}")
     data = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
     verbs = dict.fromkeys(record.verb for record in records)
-    if None not in data and all(each == data[0] for each in data):
-        alike.append("the data")
-    elif None not in data and len(verbs) == 1:  # measures read different parts of a corpus
+    # Measures read different parts of a corpus, and have settings of their own.
+    if len(verbs) == 1 and None not in data and any(each != data[0] for each in data):
         unlike.append("the data")
-    for verb in verbs:  # settings of different measures are not to be compared
-        group = [record for record in records if record.verb == verb]
-        if len(group) == 1:
-            continue
-        changes = [list_changed_settings(record) for record in group]
-        for name in dict.fromkeys(name for record in group for name in record.settings):
-            values = [record.settings.get(name) for record in group]
+    for verb in verbs:
+        group = [record.settings for record in records if record.verb == verb]
+        for name in dict.fromkeys(name for settings in group for name in settings):
+            values = [settings.get(name) for settings in group]
             if any(value != values[0] for value in values):
                 unlike.append(f"{name} ({', '.join(map(show_value, values))})")
-            elif any(name in each for each in changes):
-                alike.append(f"{name} {show_value(values[0])}")
-    sentences = [f"In common: {', '.join(alike)}."] if alike else []
     if unlike:
-        sentences.append(f"Different: {', '.join(unlike)}.")
-    elif len(verbs) == 1:
-        sentences.append("No setting differs.")
-    return " ".join(sentences)
+        return f"Different: {', '.join(unlike)}."
+    return "No setting differs." if len(verbs) == 1 else ""
 
 
 def _write_lead(runs: Sequence[Run]) -> str:

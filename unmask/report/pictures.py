@@ -1,11 +1,10 @@
 """Models, trajectories, traces and lenses as sections of a page, for `unmask.show`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unmask.blocks import labels
 from unmask.blocks.blocks import (
-    Choice,
     Column,
     Control,
     Figure,
@@ -19,7 +18,6 @@ from unmask.blocks.blocks import (
     TextPanel,
 )
 from unmask.editing.edit import Edit
-from unmask.net.counts import count_parameters
 from unmask.net.model import Model
 from unmask.net.sites import PARTS
 from unmask.representation.lens import Lens
@@ -34,17 +32,13 @@ HIDDEN = "░"
 
 def describe_model(model: Model) -> Section:
     """What a model is: its shape, its size and its sites."""
-    from unmask.report.terminal import describe_block  # it needs rich
+    from unmask.report.terminal import describe_shapes  # it needs rich
 
     config, mask = model.net.config, model.mask_id
     parts = " | ".join(PARTS)
     rows = {
         "kind": labels.KINDS.get(model.kind, model.kind),
-        "block": describe_block(config),
-        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
-        "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
-        "vocabulary, context": f"{config.vocab_size:,}, {config.context:,} tokens",
-        "parameters": f"{count_parameters(config).total:,}",
+        **describe_shapes(config),
         "mask": "none" if mask is None else f"token {mask}",
         "tokenizer": "none"
         if model.tokenizer is None
@@ -63,8 +57,7 @@ def describe_edit(edit: Edit) -> Section:
     names = {"prompt": "prompt", "old_object": "before", "object": "after"}
     numbers = {"p_before": "p before the search", "p_after": "p after it"}
     rows = [
-        [*(str(fact.get(name, "–")) for name in names), *map(_read_number(fact), numbers)]
-        for fact in facts
+        [*(str(fact.get(name, "–")) for name in names), *map(fact.get, numbers)] for fact in facts
     ]
     columns = [*map(Column, names.values()), *(Column(each, 3) for each in numbers.values())]
     layers = [
@@ -82,34 +75,27 @@ def describe_edit(edit: Edit) -> Section:
     )
 
 
-def _read_number(fact: Mapping[str, Any]) -> Callable[[str], float | None]:
-    """A number of a record that may come from a file."""
-
-    def read(name: str) -> float | None:
-        value = fact.get(name)
-        return float(value) if isinstance(value, int | float) else None
-
-    return read
+def _draw_choices(views: Sequence[Sequence[Panel]], control: Control, **figure: Any) -> Figure:
+    """A figure with a view for each option of a control, which is left out where there is one."""
+    if len(views) == 1:
+        return Figure(views={(): views[0]}, **figure)
+    return Figure(views={(i,): view for i, view in enumerate(views)}, controls=[control], **figure)
 
 
 def describe_trajectory(trajectory: Trajectory) -> Section:
     """Texts that are written step by step, with guesses in the masks where they were kept."""
     rows = range(min(MOST_ROWS, len(trajectory.tokens)))
-    controls = [Control("row", [str(row) for row in rows])] if len(rows) > 1 else []
-    views: dict[Choice, list[Panel]] = {
-        (row,) if controls else (): [_draw_text(trajectory, row)] for row in rows
-    }
     more = len(trajectory.tokens) - len(rows)
     caption = "Each token is coloured by the probability it had when it was written."
     if trajectory.guess_ids is not None:
         caption += " In the masks stand the model's guesses at each step."
-    figure = Figure(
+    figure = _draw_choices(
+        [[_draw_text(trajectory, row)] for row in rows],
+        Control("row", list(map(str, rows))),
         name="texts",
         title="Written step by step",
         caption=caption,
         chart="unmasking",
-        views=views,
-        controls=controls,
     )
     blocks: list[ReportBlock] = [figure]
     if more:
@@ -178,24 +164,18 @@ def write_states(trajectory: Trajectory) -> str:
 def describe_grids(grids: Sequence[TraceGrid]) -> Section:
     """Effects by token and layer, a panel for each part, a slider over several steps."""
     first = grids[0]
-    steps = [f"step {grid.step or 1}" for grid in grids]
-    controls = [Control("at", steps, is_slider=True)] if len(grids) > 1 else []
     metric = labels.name_metric(first.metric) if isinstance(first.metric, str) else "score"
-    views: dict[Choice, list[Panel]] = {
-        (i,) if controls else (): [_draw_part(grid, part) for part in grid.logp]
-        for i, grid in enumerate(grids)
-    }
     verb = "restored" if first.mode == "restore" else "taken away"
     estimated = "Estimated by gradients. " if first.estimate else ""
-    figure = Figure(
+    figure = _draw_choices(
+        [[_draw_part(grid, part) for part in grid.logp] for grid in grids],
+        Control("at", [f"step {grid.step or 1}" for grid in grids], is_slider=True),
         name="effects",
         title=f"Effect of each state that is {verb}",
         caption=f"{estimated}Clean {first.clean:.3g}, with the subject hidden "
         f"{first.corrupted:.3g} ({first.corruption}). Starred: the subject. → marks the answer, "
         f"{HIDDEN} what is masked.".replace("-", "−"),
         chart="heatmap",
-        views=views,
-        controls=controls,
         xlabel="layer",
         ylabel=f"effect, {metric}",
         is_signed=True,
@@ -240,22 +220,20 @@ def describe_lens(lens: Lens) -> Section:
         f"{position} {show_token(token, lens.tokenizer).strip() or '·'}"
         for position, token in zip(lens.positions, lens.target.tolist(), strict=True)
     ]
-    steps = [f"step {step}" for step in lens.steps]
-    controls = [Control("at", steps, is_slider=True)] if len(steps) > 1 else []
-    views: dict[Choice, list[Panel]] = {
-        (i,) if controls else (): [
+    views = [
+        [
             MapPanel("probability of the token", layers, positions, logp.exp().T.tolist()),
             MapPanel("of the likeliest token", layers, positions, p[..., 0].T.tolist()),
         ]
-        for i, (logp, p) in enumerate(zip(lens.logp, lens.p, strict=True))
-    }
-    figure = Figure(
+        for logp, p in zip(lens.logp, lens.p, strict=True)
+    ]
+    figure = _draw_choices(
+        views,
+        Control("at", [f"step {step}" for step in lens.steps], is_slider=True),
         name="lens",
         title="What each layer would say",
         caption="The stream after each layer, read as if it were the last.",
         chart="heatmap",
-        views=views,
-        controls=controls,
         xlabel="layer",
         ylabel="probability",
         limits=(0.0, 1.0),

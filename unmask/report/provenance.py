@@ -1,6 +1,5 @@
 """How runs were made: the command that repeats each, its settings, its models, its versions."""
 
-import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
@@ -8,7 +7,6 @@ from typing import Any
 
 from unmask.base.runs import DIGESTS, RunRecord
 from unmask.blocks.blocks import Column, Fold, ReportBlock, Row, Section, Table, Text
-from unmask.blocks.labels import count
 from unmask.measures.table import list_measures
 from unmask.net.families import name_path
 
@@ -17,62 +15,35 @@ NamedRun = tuple[str, RunRecord, Sequence[Mapping[str, Any]]]
 
 
 def describe_runs(runs: Iterable[NamedRun]) -> Section:
-    """A section with a fold for each run, or for several of the same settings."""
+    """A section with a fold for each run; the stages of studies come after them, in one fold."""
     blocks: list[ReportBlock] = [
         Text(
             "`unmask report` draws all of this again from the tables of the runs, without a model."
         )
     ]
-    groups: dict[str, list[NamedRun]] = {}
-    for name, record, stages in runs:
-        # A study stands alone; other runs with the same settings are described together.
-        key = [record.verb, record.settings, name if stages else ""]
-        groups.setdefault(json.dumps(key, default=str), []).append((name, record, stages))
-    folds = [
-        (group[0][1].verb, Fold(_name_group(group), _describe(group, number)))
-        for number, group in enumerate(groups.values())
-    ]
-    # The stages of studies come after the studies, in one fold.
-    studies = [fold for verb, fold in folds if verb == "study"]
-    others = [fold for verb, fold in folds if verb != "study"]
+    studies, others = [], []
+    for number, (name, record, stages) in enumerate(runs):
+        title = f"unmask {record.verb}: {name}"
+        fold = Fold(title, list(_describe(record, stages, number)))
+        (studies if record.verb == "study" else others).append(fold)
     blocks += [*studies, Fold("Every stage", others)] if studies and others else [*studies, *others]
     return Section("settings", "Settings and versions", blocks)
 
 
-def _name_group(group: Sequence[NamedRun]) -> str:
-    (first, record, _), *others = group
-    more = f" and {count(len(others), 'run')} with the same settings" if others else ""
-    return f"unmask {record.verb}: {first}{more}"
-
-
-def _describe(group: Sequence[NamedRun], number: int) -> list[ReportBlock]:
-    _, record, stages = group[0]
-    known = {field.name: field for field in _list_fields(record.verb)}
+def _describe(
+    record: RunRecord, stages: Sequence[Mapping[str, Any]], number: int
+) -> Iterator[ReportBlock]:
+    known = {field.name: field.metadata.get("help", "") for field in _list_fields(record.verb)}
     settings = [
-        (name, show_value(value), known[name].metadata.get("help", "") if name in known else "")
-        for name, value in record.settings.items()
+        (name, show_value(value), known.get(name, "")) for name, value in record.settings.items()
     ]
-    lists = [(name, list(_list_inputs(each))) for name, each, _ in group]
-    inputs: list[Sequence[str]] = []
-    for name, rows in lists:
-        for row in rows:
-            is_common = all(row in other for _, other in lists)
-            if len(group) == 1:
-                inputs.append(row)
-            elif not is_common:
-                inputs.append((name, *row))
-            elif ("all", *row) not in inputs:
-                inputs.append(("all", *row))
-    heads = ("run", "what", "value")[len(group) == 1 :]
-    blocks: list[ReportBlock] = [
-        *(Text(f"`{write_command(each)}`") for _, each, _ in group),
-        _tabulate(f"settings-{number}", "Settings", ("setting", "value", "meaning"), settings),
-        _tabulate(f"inputs-{number}", "Made from, and with", heads, inputs),
-    ]
+    yield Text(f"`{write_command(record)}`")
+    yield _tabulate(f"settings-{number}", "Settings", ("setting", "value", "meaning"), settings)
+    inputs = list(_list_inputs(record))
+    yield _tabulate(f"inputs-{number}", "Made from, and with", ("what", "value"), inputs)
     if stages:
         times = [(stage["stage"], f"{stage['seconds']:.1f} s") for stage in stages]
-        blocks.append(_tabulate(f"stages-{number}", "Time", ("stage", "took"), times))
-    return blocks
+        yield _tabulate(f"stages-{number}", "Time", ("stage", "took"), times)
 
 
 def _list_inputs(record: RunRecord) -> Iterator[tuple[str, str]]:

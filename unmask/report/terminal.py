@@ -101,15 +101,9 @@ def show_network(
     parameters = count_parameters(config)
     flops = count_flops(config, config.context) / config.context
     attention = "causal" if config.causal else "bidirectional"
-    table = Table(show_header=False, title=f"{escape(name)}: {attention} transformer")
     rows = {
         **(more or {}),
-        "block": describe_block(config),
-        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
-        "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
-        "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
-        "context": f"{config.context:,} tokens",
-        "parameters": f"{parameters.total:,}",
+        **describe_shapes(config),
         "  of them in the layers": f"{parameters.layers:,}",
         "  embedding and head": f"{parameters.embedding:,} and {parameters.head:,}",
         "forward, per token": f"{format_number(flops)}FLOP",
@@ -121,9 +115,27 @@ def show_network(
         size = count_cache_bytes(config, 1, config.context, 2)
         rows["key-value cache, per row"] = f"{format_bytes(size)} bfloat16"
     rows["sites"] = f"embed, layers.0–{config.layers - 1}.( {' | '.join(PARTS)} ), final, logits"
+    show_rows(console, f"{name}: {attention} transformer", rows)
+
+
+def show_rows(console: Console, title: str, rows: Mapping[str, str]) -> None:
+    """Names and values side by side."""
+    table = Table(show_header=False, title=Text(title))
     for label, value in rows.items():
-        table.add_row(label, escape(value))
+        table.add_row(label, Text(value))
     console.print(table)
+
+
+def describe_shapes(config: NetConfig) -> dict[str, str]:
+    """The shapes and the size of a network in words."""
+    return {
+        "block": describe_block(config),
+        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
+        "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
+        "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
+        "context": f"{config.context:,} tokens",
+        "parameters": f"{count_parameters(config).total:,}",
+    }
 
 
 def describe_block(config: NetConfig) -> str:
@@ -136,12 +148,13 @@ def describe_block(config: NetConfig) -> str:
 
 def show_shards(console: Console, source: str, info: ShardsInfo, excerpt: str) -> None:
     """The size of a folder of token shards, and how its text begins."""
-    table = Table(show_header=False, title=f"token shards in {escape(source)}")
-    table.add_row("documents", f"{info.documents:,}")
-    table.add_row("tokens", f"{sum(info.tokens):,} in {len(info.tokens)} shard(s), {info.dtype}")
-    table.add_row("vocabulary", f"{info.vocab_size:,}")
-    table.add_row("begins", Text(excerpt))
-    console.print(table)
+    rows = {
+        "documents": f"{info.documents:,}",
+        "tokens": f"{sum(info.tokens):,} in {len(info.tokens)} shard(s), {info.dtype}",
+        "vocabulary": f"{info.vocab_size:,}",
+        "begins": excerpt,
+    }
+    show_rows(console, f"token shards in {source}", rows)
 
 
 def show_problems(console: Console, source: str, problems: Sequence[str], most: int = 20) -> None:

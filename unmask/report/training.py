@@ -16,19 +16,13 @@ if TYPE_CHECKING:
 
 def show_plan(console: "Console", plan: "TrainingPlan") -> None:
     """What would be trained: data, parameters, operations and memory."""
-    from rich.table import Table
-    from rich.text import Text
+    from unmask.report.terminal import describe_shapes, show_rows  # it needs rich
 
-    from unmask.net.counts import count_parameters
-
-    config, flops = plan.config, plan.flops_per_token
-    parameters = count_parameters(config)
+    flops = plan.flops_per_token
     steps = "as many as the minutes allow" if plan.steps is None else f"{plan.steps:,}"
     rows = {
         "data": f"{plan.label}: {plan.rows:,} rows",
-        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
-        "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
-        "parameters": f"{parameters.total:,}, {parameters.layers:,} of them in the layers",
+        **describe_shapes(plan.config),
         "steps": f"{steps} of {plan.tokens_per_step:,} tokens",
         "training, per token": f"{format_number(flops)}FLOP",
         "training, per step": f"{format_number(flops * plan.tokens_per_step)}FLOP",
@@ -39,10 +33,7 @@ def show_plan(console: "Console", plan: "TrainingPlan") -> None:
         rows[f"memory for {what}, about"] = format_bytes(size)
     free = "" if plan.free is None else f" of {format_bytes(plan.free)} free"
     rows["memory, about"] = f"{format_bytes(sum(plan.memory.values()))}{free} on {plan.device}"
-    table = Table(show_header=False, title="what would be trained")
-    for label, value in rows.items():
-        table.add_row(label, Text(value))
-    console.print(table)
+    show_rows(console, "what would be trained", rows)
 
 
 def draw_training(records: Sequence[dict[str, Any]], path: str | Path, title: str) -> None:

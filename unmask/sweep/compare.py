@@ -16,7 +16,6 @@ from unmask.sweep.grid import FigureEntry, MeasureEntry, Sweep
 from unmask.sweep.run import SweepOutcome
 from unmask.sweep.summary import (
     ComparedRow,
-    SpentCompute,
     add_up_compute,
     compare_sweep,
     find_best,
@@ -70,7 +69,13 @@ def describe_sweep(
             where = ", ".join(f"{key}: {each}" for key, each in sweep.measures[name].where.items())
             text = f"No model that was measured has a value of {name}"
             parts.append(blocks.Notice(f"{text} where {where}." if where else f"{text}."))
-    parts.append(blocks.Text(_say_compute(add_up_compute(sweep, outcome.folder))))
+    models, flops, minutes = add_up_compute(sweep, outcome.folder)
+    parts.append(
+        blocks.Text(
+            f"Compute spent on training: {flops:.2g} floating-point operations, {minutes:.1f} "
+            f"minutes added up, for {labels.count(models, 'model')}."
+        )
+    )
     parts += [
         blocks.Notice(f"The cell {name} failed: {problem}")
         for name, problem in outcome.failed.items()
@@ -183,33 +188,20 @@ def _draw(
         "colour": lambda row: colours[row[figure.line]],
         "panel": partial(_name_value, name=figure.panel) if figure.panel else "all",
     }
-    caption = (
-        f"95 % intervals by training seed, where there are several, and by {_name_unit(entry)}."
+    name_line = partial(_name_value, name=figure.line)
+    about = (
+        title,
+        (f"95 % intervals by training seed, where there are several, and by {_name_unit(entry)}."),
     )
     if all(_is_number(row[figure.x]) for row in records):
         places = [float(row[figure.x]) for row in records]
-        return tidy.draw_lines(
-            records,
-            f"lines-{number}",
-            title,
-            caption,
-            x=lambda row: float(row[figure.x]),
-            line=lambda row: _name_value(row, figure.line),
-            xlabel=MEASURED.get(figure.x, figure.x),
-            ylabel=label,
-            is_log2=max(places) > 8 * min(places) > 0,
-            **shared,
-        )
-    return tidy.draw_dots(
-        records,
-        f"dots-{number}",
-        title,
-        caption,
-        label=lambda row: "–" if row[figure.x] is None else str(row[figure.x]),
-        group=lambda row: _name_value(row, figure.line) if is_named else "",
-        xlabel=label,
-        **shared,
-    )
+        shared |= {"x": lambda row: float(row[figure.x]), "line": name_line}
+        shared |= {"xlabel": MEASURED.get(figure.x, figure.x), "ylabel": label}
+        shared |= {"is_log2": max(places) > 8 * min(places) > 0}
+        return tidy.draw_lines(records, f"lines-{number}", *about, **shared)
+    shared |= {"label": lambda row: "–" if row[figure.x] is None else str(row[figure.x])}
+    shared |= {"group": name_line if is_named else lambda row: "", "xlabel": label}
+    return tidy.draw_dots(records, f"dots-{number}", *about, **shared)
 
 
 def _find_hidden(
@@ -237,11 +229,3 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _say_compute(spent: SpentCompute) -> str:
-    """What all trainings together took."""
-    return (
-        f"Compute spent on training: {spent.flops:.2g} floating-point operations, "
-        f"{spent.minutes:.1f} minutes added up, for {labels.count(spent.models, 'model')}."
-    )

@@ -10,7 +10,7 @@ import logging
 import math
 import multiprocessing
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import SpawnProcess
@@ -58,6 +58,8 @@ class SweepPoint:
     cell: SweepCell
     folder: Path
     cooldown: int | None = None
+    measures: Sequence[str] = ()
+    """What is run of it: some measures only of a cell's last copy."""
 
 
 @dataclass
@@ -157,20 +159,12 @@ def list_sweep_points(sweep: Sweep, folder: Path) -> Iterator[SweepPoint]:
 
 
 def _list_own(sweep: Sweep, cell: SweepCell, place: Path) -> Iterator[SweepPoint]:
-    if sweep.cooldowns is None:
-        yield SweepPoint(cell, place)
-        return
-    for step in sorted(sweep.cooldowns.steps):
-        yield SweepPoint(cell, place / f"step-{step}", step)
-
-
-def _list_measures(sweep: Sweep, is_last: bool) -> list[str]:
-    """The measures that are run of a cell's last model, or of an earlier copy."""
-    return [
-        name
-        for name, entry in sweep.measures.items()
-        if entry.of is None and (is_last or not entry.last_only)
-    ]
+    steps = [None] if sweep.cooldowns is None else sorted(sweep.cooldowns.steps)
+    entries = [(name, entry) for name, entry in sweep.measures.items() if entry.of is None]
+    for step in steps:
+        is_last, folder = step == steps[-1], place if step is None else place / f"step-{step}"
+        measures = [name for name, entry in entries if is_last or not entry.last_only]
+        yield SweepPoint(cell, folder, step, measures)
 
 
 def read_outcome(folder: Path) -> SweepOutcome:
@@ -190,27 +184,24 @@ def read_outcome(folder: Path) -> SweepOutcome:
 
 def _is_done(sweep: Sweep, cell: SweepCell, place: Path) -> bool:
     """Whether a cell was done, with measures that the file has got since."""
-    points = list(_list_own(sweep, cell, place))
     return (place / DONE).is_file() and all(
         find_table(sweep.measures[name], name, point.folder).is_file()
-        for point in points
-        for name in _list_measures(sweep, is_last=point is points[-1])
+        for point in _list_own(sweep, cell, place)
+        for name in point.measures
     )
 
 
+@dataclass
 class _CellWorker:
     """Trains and measures one cell after the other."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        folder: Path,
-        device: str,
-        deadline: float | None,
-        watch: Watch | None,
-    ):
-        self.sweep, self.folder, self.device = sweep, folder, device
-        self.deadline, self.watch, self.shapes = deadline, watch, ""
+    sweep: Sweep
+    folder: Path
+    device: str
+    deadline: float | None
+    watch: Watch | None
+    shapes: str = ""
+    """The shapes of the cell that was trained last, for which code is compiled."""
 
     def work_through(self, begun: float) -> SweepOutcome:
         """Do the cells that nobody has done, failed at since `begun`, or is at work on."""
@@ -249,7 +240,7 @@ class _CellWorker:
             ended = self._train(point, place / TRUNK)
             if ended != "done":
                 return ended
-            for name in _list_measures(self.sweep, is_last=point is points[-1]):
+            for name in point.measures:
                 if self._minutes_left() <= 0:
                     return "minutes"
                 self._measure(name, point)

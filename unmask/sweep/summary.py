@@ -14,6 +14,7 @@ from unmask.evaluation.statistics import Clusters, Interval, estimate_difference
 from unmask.net.counts import count_parameters
 from unmask.net.dialects.own import read_settings
 from unmask.net.hub import RUN_MODEL
+from unmask.results.summaries import cluster_ratio, keep_shared
 from unmask.sweep.checks import SEED
 from unmask.sweep.folder import read_rows
 from unmask.sweep.grid import MeasureEntry, Sweep
@@ -22,6 +23,9 @@ from unmask.training.journal import read_journal
 from unmask.training.speed import count_training_flops
 
 _log = logging.getLogger(__name__)
+
+LIKELIHOODS = {None: "", True: "upper bound", False: "exact"}
+"""What a likelihood is, by whether it is a bound."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,6 @@ class ComparedRow:
     value: Interval
 
 
-@dataclass(frozen=True)
-class SpentCompute:
-    """What all trainings of a sweep took together."""
-
-    models: int
-    flops: float
-    minutes: float
-
-
 def compare_sweep(sweep: Sweep, folder: Path) -> dict[str, list[ComparedRow]]:
     """Every measured value by the name of its measure: a row for each model and step."""
     members = _list_members(sweep, folder)
@@ -70,9 +65,8 @@ def list_axes(sweep: Sweep) -> list[str]:
 def _list_members(sweep: Sweep, folder: Path) -> list[_TrainedMember]:
     """The models that are there."""
     points = list_sweep_points(sweep, folder)
-    return [
-        _read_member(sweep, each) for each in points if (each.folder / "train" / RUN_MODEL).is_dir()
-    ]
+    trained = [each for each in points if (each.folder / "train" / RUN_MODEL).is_dir()]
+    return [_read_member(sweep, each) for each in trained]
 
 
 def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
@@ -110,9 +104,10 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
             for member in own
             for row in read_rows(name, entry, member.point.folder)
         ]
-        for values, chosen in _keep_apart(rows, entry.by):
+        for chosen in tidy.group_by(rows, lambda row: tuple(map(row.get, entry.by))).values():
+            values = {column: chosen[0][column] for column in entry.by}
             units, clusters = _cluster(chosen, entry)
-            if not clusters.counts.any():
+            if clusters is None:
                 shown = [f"{axis} {own[0].facts[axis]}" for axis in list_axes(sweep)]
                 shown += [f"{column} {value}" for column, value in values.items()]
                 _log.warning(
@@ -122,52 +117,31 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
                     entry.unit or entry.cluster or "row",
                 )
                 continue
-            columns = {
-                **own[0].facts,
-                "seconds": seconds,
-                **values,
-                "seeds": clusters.sums.shape[0],
-                "likelihood": _name_likelihood(chosen),
-            }
+            columns = {**own[0].facts, "seconds": seconds, **values}
+            columns["seeds"] = clusters.sums.shape[0]
+            columns["likelihood"] = LIKELIHOODS[chosen[0].get("is_bound")]
             yield ComparedRow(columns, units, clusters, estimate_mean(clusters, entry.is_share))
 
 
-def _keep_apart(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> Iterator[tuple[dict[str, Any], Sequence[Mapping[str, Any]]]]:
-    """Rows by what these columns hold; all rows at once where there are none."""
-    for own in tidy.group_by(rows, lambda row: tuple(row[name] for name in names)).values():
-        yield {name: own[0][name] for name in names}, own
-
-
-def _name_likelihood(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a likelihood is: bounds are called bounds."""
-    if "is_bound" not in rows[0]:
-        return ""
-    return "upper bound" if rows[0]["is_bound"] else "exact"
-
-
-def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> tuple[list[Any], Clusters]:
-    """Sums of the value and of what it is divided by, over training seeds and clusters; and what
-    these clusters are.
+def _cluster(
+    rows: Sequence[Mapping[str, Any]], entry: MeasureEntry
+) -> tuple[list[Any], Clusters | None]:
+    """What the clusters are, and sums of the value and of what it is divided by, over them.
 
     Rows without a value (an empty text has none per token) do not count, and clusters that not
-    every seed has met are left out.
+    every seed has met are left out; None where no cluster is left.
     """
-    sums: dict[str, dict[Any, list[float]]] = {}
-    for seed, own in tidy.group_by(rows, "seed").items():
-        sums[seed] = {}
-        for number, row in enumerate(own):  # rows stand in one order under every seed
-            values = row[entry.value], row[entry.per] if entry.per else 1.0
-            if None in values:
-                continue
-            total = sums[seed].setdefault(row[entry.cluster] if entry.cluster else number, [0, 0])
-            total[0] += float(values[0])
-            total[1] += float(values[1])
-    shared = [at for at in next(iter(sums.values())) if all(at in own for own in sums.values())]
-    totals = np.array([[own[at] for at in shared] for own in sums.values()])
-    totals = totals.reshape(len(sums), len(shared), 2)  # no clusters leave no axis
-    return shared, Clusters(totals[..., 0], totals[..., 1])
+    known = [
+        {"seed": seed, "fact": row[entry.cluster] if entry.cluster else number}
+        | {"value": row[entry.value], "per": row[entry.per] if entry.per else 1.0}
+        for seed, own in tidy.group_by(rows, "seed").items()
+        for number, row in enumerate(own)  # rows stand in one order under every seed
+    ]
+    held = [row for row in known if None not in (row["value"], row["per"])]
+    is_complete = tidy.distinct(held, "seed") == tidy.distinct(known, "seed")
+    kept = keep_shared(held) if is_complete else []
+    units = sorted(tidy.distinct(kept, "fact"))
+    return units, cluster_ratio(kept, "value", "per") if units else None
 
 
 def rank(row: ComparedRow, entry: MeasureEntry) -> float:
@@ -207,8 +181,11 @@ def _pick(row: ComparedRow, units: Sequence[Any]) -> Clusters:
     return Clusters(row.clusters.sums[:, at], row.clusters.counts[:, at])
 
 
-def add_up_compute(sweep: Sweep, folder: Path) -> SpentCompute:
-    """What the trainings that are there took; a run that copies share counts once."""
+def add_up_compute(sweep: Sweep, folder: Path) -> tuple[int, float, float]:
+    """How many models there are, and the operations and minutes that training them took.
+
+    A run that copies share counts once.
+    """
     members = _list_members(sweep, folder)
     flops = sum(each.own_flops for each in members)
     minutes = sum(each.own_seconds for each in members) / 60
@@ -216,4 +193,4 @@ def add_up_compute(sweep: Sweep, folder: Path) -> SpentCompute:
     for last in trunks.values():  # members are in the order of their steps: the longest trunk
         flops += last.facts["flops"] - last.own_flops
         minutes += (last.facts["seconds"] - last.own_seconds) / 60
-    return SpentCompute(len(members), flops, minutes)
+    return len(members), flops, minutes

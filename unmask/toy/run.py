@@ -23,6 +23,7 @@ from unmask.net.transformer import Transformer
 from unmask.objectives.batch import draw_times
 from unmask.toy.language import (
     KINDS,
+    LENGTH,
     classify,
     data_law,
     decode,
@@ -33,13 +34,7 @@ from unmask.toy.language import (
     total_variation,
 )
 from unmask.toy.settings import ToySettings
-from unmask.toy.variants import (
-    ByUnitVariant,
-    CurriculumVariant,
-    Variant,
-    WarpedVariant,
-    get_variant,
-)
+from unmask.toy.variants import VARIANTS, Variant
 
 COPIES = 2
 """How often each sentence stands in a batch: every batch is the data law itself."""
@@ -77,9 +72,6 @@ class ToyReport:
     """The distance that as many true draws have."""
     outcomes: list[ToyOutcome]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @check_arguments()
 def run_toy(
@@ -99,22 +91,17 @@ def run_toy(
     with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
         measured = pool.imap(partial(measure, settings=settings), names)
         outcomes = list(track(measured, "learning the toy language", total=len(names)))
-    report = report_outcomes(outcomes, settings)
-    write_json(Path(out) / "toy.json", report.to_json())
+    least_loss = math.log(len(list_sentences())) / LENGTH
+    floor = noise_floor(settings.samples, settings.seed)
+    report = ToyReport(settings, least_loss, floor, outcomes)
+    write_json(Path(out) / "toy.json", asdict(report))
     return report
-
-
-def report_outcomes(outcomes: list[ToyOutcome], settings: ToySettings) -> ToyReport:
-    """The report on outcomes that were measured under these settings."""
-    sentences = list_sentences()
-    least_loss = math.log(len(sentences)) / len(sentences[0])
-    return ToyReport(settings, least_loss, noise_floor(settings.samples, settings.seed), outcomes)
 
 
 def measure(name: str, settings: ToySettings) -> ToyOutcome:
     """Train one variant, draw from it, and compare what it says with the language."""
     start = time.perf_counter()
-    variant, seed = get_variant(name), derive_seed(settings.seed, "toy", name)
+    variant, seed = VARIANTS[name], derive_seed(settings.seed, "toy", name)
     net = learn(variant, settings.steps or variant.training_steps, seed)
     rows = decode(speak(variant, net, settings.samples, seed))
     counts = Counter(classify(row) for row in rows)
@@ -141,8 +128,7 @@ def learn(variant: Variant, steps: int, seed: int) -> Transformer:
     noise = RowStreams.make(derive_seed(seed, "noise"), len(x0))
     times = RowStreams.make(derive_seed(seed, "times"), 1)
     for step in range(steps):
-        current = variant.at(step / steps) if isinstance(variant, CurriculumVariant) else variant
-        loss = current.loss(net, x0, draw_times(times, len(x0)), noise)
+        loss = variant.at(step / steps).loss(net, x0, draw_times(times, len(x0)), noise)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -155,10 +141,9 @@ def learn(variant: Variant, steps: int, seed: int) -> Transformer:
 def find_loss(variant: Variant, net: Transformer, seed: int, copies: int = 100) -> float:
     """The loss over the whole language, each sentence at many times."""
     x0 = encode(list_sentences()).repeat(copies, 1)
-    variant = variant.at(1.0) if isinstance(variant, CurriculumVariant) else variant
     streams = RowStreams.make(derive_seed(seed, "loss"), len(x0))
     times = draw_times(RowStreams.make(derive_seed(seed, "loss times"), 1), len(x0))
-    return float(variant.loss(net, x0, times, streams))
+    return float(variant.at(1.0).loss(net, x0, times, streams))
 
 
 def make_network(variant: Variant, seed: int) -> Transformer:
@@ -167,9 +152,7 @@ def make_network(variant: Variant, seed: int) -> Transformer:
     The usual deviation of 0.02 suits widths in the hundreds; at this one attention would start out
     blind, and take thousands of steps to compare two words.
     """
-    net = Transformer(variant.config, seed)
-    if isinstance(variant, WarpedVariant | ByUnitVariant):
-        variant.prepare(net)
+    net = variant.prepare(Transformer(variant.config, seed))
     with torch.no_grad():
         for name, weight in net.named_parameters():
             if weight.ndim > 1 and not name.startswith(("time.", "time_warp.")):
@@ -181,14 +164,9 @@ def speak(
     variant: Variant, net: Transformer, number: int, seed: int, batch: int = 10_000
 ) -> Int[Tensor, "N L"]:
     """That many samples, drawn a batch at a time."""
-    places = range(number)
+    parts = (range(number)[first : first + batch] for first in range(0, number, batch))
     with torch.no_grad():
-        return torch.cat(
-            [
-                variant.sample(net, RowStreams.make(seed, places[first : first + batch]))
-                for first in places[::batch]
-            ]
-        )
+        return torch.cat([variant.sample(net, RowStreams.make(seed, part)) for part in parts])
 
 
 @torch.no_grad()

@@ -4,17 +4,8 @@ from dataclasses import dataclass
 
 from unmask.base.config import CheckedSettings, option
 
-VARIANTS = (
-    "gaussian",
-    "warped",
-    "uniform",
-    "curriculum",
-    "scores",
-    "hybrid",
-    "by_unit",
-    "masked",
-    "causal",
-)
+VARIANTS = ("gaussian", "warped", "uniform", "curriculum", "scores", "hybrid", "by_unit")
+VARIANTS += ("masked", "causal")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,8 @@ def show_report(console: Console, report: ToyReport) -> None:
 
     errors = [error for error in KINDS if error != "none"]
     samples = f"{report.settings.samples:,} samples each"
-    table = Table(
-        "variant", "loss", "TV", "sentences", *errors, "s", title=samples, box=SIMPLE_HEAD
-    )
+    heads = ("variant", "loss", "TV", "sentences", *errors, "s")
+    table = Table(*heads, title=samples, box=SIMPLE_HEAD)
     for outcome in report.outcomes:
         table.add_row(
             outcome.name,

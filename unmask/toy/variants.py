@@ -1,16 +1,15 @@
 """The ways to learn the toy language, in one shape: a network, a loss, a sampler, a noise."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
@@ -48,43 +47,44 @@ BLIND = NetConfig(
 """The network of all variants, before it is given the time or anything else."""
 
 
-class Variant(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Variant(ABC):
     """A way to learn and to draw sentences."""
 
-    @property
-    def config(self) -> NetConfig:
-        """Its network."""
-        ...
+    config: NetConfig = BLIND
+    training_steps: int = 600
+    """How long it takes to learn the language."""
 
-    @property
-    def training_steps(self) -> int:
-        """How long it takes to learn the language."""
-        ...
+    def prepare(self, net: Transformer) -> Transformer:
+        """The network with what is learned beside it."""
+        return net
 
+    def at(self, share: float) -> "Variant":
+        """The variant when that share of the training is done."""
+        return self
+
+    @abstractmethod
     def loss(
         self, net: Transformer, x0: Int[Tensor, "B L"], t: Float[Tensor, "B"], streams: RowStreams
     ) -> Float[Tensor, ""]:
         """What is minimised, with a gradient."""
-        ...
 
+    @abstractmethod
     def sample(self, net: Transformer, streams: RowStreams) -> Int[Tensor, "B L"]:
         """One sentence for each row of the streams."""
-        ...
 
     def noise(
         self, net: Transformer, x0: Int[Tensor, "B L"], t: Float[Tensor, "B"], streams: RowStreams
     ) -> Int[Tensor, "B L"] | None:
         """The sentences at times t of the forward process; None where there is none."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class DiscreteVariant:
+class DiscreteVariant(Variant):
     """Noise on units, undone in many steps that may change several units at once."""
 
     process: Process
-    config: NetConfig = BLIND
-    training_steps: int = 600
     sampling_steps: int = 24
 
     def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
@@ -140,8 +140,9 @@ class ByUnitVariant(DiscreteVariant):
     The powers lie in the network, under the name `powers`, before an exponential.
     """
 
-    def prepare(self, net: Transformer) -> None:
+    def prepare(self, net: Transformer) -> Transformer:
         net.register_parameter("powers", nn.Parameter(torch.zeros(NUM_UNITS)))
+        return net
 
     def _process(self, net: Transformer) -> StateMasked:
         powers = net.get_parameter("powers")
@@ -177,10 +178,9 @@ class OneByOne(DiscreteVariant):
 
 
 @dataclass(frozen=True)
-class CausalVariant:
+class CausalVariant(Variant):
     """The autoregressive twin: the same network, each unit from those before it."""
 
-    config: NetConfig
     training_steps: int = 250
 
     def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
@@ -193,17 +193,12 @@ class CausalVariant:
         order = torch.arange(LENGTH).expand(streams.rows, -1)
         return fill(continue_from, torch.full((streams.rows, LENGTH), MASK), order, streams)
 
-    def noise(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class GaussianVariant:
+class GaussianVariant(Variant):
     """Gaussian noise on learned vectors of the units; the noised ones are shown by the nearest."""
 
     schedule: Schedule
-    config: NetConfig
-    training_steps: int = 600
     sampling_steps: int = 24
 
     def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
@@ -226,8 +221,9 @@ class GaussianVariant:
 class WarpedVariant(GaussianVariant):
     """Gaussian noise with times drawn where the loss changes, by a map learned beside it (CDCD)."""
 
-    def prepare(self, net: Transformer) -> None:
+    def prepare(self, net: Transformer) -> Transformer:
         net.add_module("time_warp", TimeWarp())
+        return net
 
     def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
         warp = net.get_submodule("time_warp")
@@ -237,36 +233,22 @@ class WarpedVariant(GaussianVariant):
         return loss + warp.fit_loss(times, terms.mean(-1))
 
 
+TIMED = replace(BLIND, time=True)
+LATENT, SIGMOID = replace(TIMED, latent_width=8), SigmoidSchedule(start=6.0, stop=-6.0)
 VARIANTS: dict[str, Variant] = {
-    "gaussian": GaussianVariant(
-        SigmoidSchedule(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)
-    ),
-    "warped": WarpedVariant(
-        SigmoidSchedule(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)
-    ),
-    "uniform": DiscreteVariant(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
-    "curriculum": CurriculumVariant(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
+    "gaussian": GaussianVariant(SIGMOID, config=LATENT),
+    "warped": WarpedVariant(SIGMOID, config=LATENT),
+    "uniform": DiscreteVariant(Uniform(NUM_UNITS, mixture=True), config=TIMED),
+    "curriculum": CurriculumVariant(Uniform(NUM_UNITS, mixture=True), config=TIMED),
     "scores": DiscreteVariant(
-        Uniform(NUM_UNITS, scores=True),
-        replace(BLIND, time=True),
-        training_steps=900,
-        sampling_steps=48,
+        Uniform(NUM_UNITS, scores=True), sampling_steps=48, config=TIMED, training_steps=900
     ),
     "hybrid": DiscreteVariant(Hybrid(NUM_UNITS, share_start=0.5)),
-    "by_unit": ByUnitVariant(
-        StateMasked(torch.ones(NUM_UNITS)), replace(BLIND, time=True), sampling_steps=64
-    ),
+    "by_unit": ByUnitVariant(StateMasked(torch.ones(NUM_UNITS)), 64, config=TIMED),
     "masked": OneByOne(Masked(NUM_UNITS, MASK)),
-    "causal": CausalVariant(replace(BLIND, causal=True)),
+    "causal": CausalVariant(config=replace(BLIND, causal=True)),
 }
 """All variants, those that take longest first, so that side by side they end together."""
-
-
-def get_variant(name: str) -> Variant:
-    """The variant of that name."""
-    if name not in VARIANTS:
-        raise UserError(f"variant {name!r} is unknown: {suggest(name, VARIANTS)}")
-    return VARIANTS[name]
 
 
 def read(

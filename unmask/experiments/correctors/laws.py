@@ -157,20 +157,15 @@ def list_states(law: SmallLanguage) -> Int[Tensor, "S L"]:
     return torch.tensor(list(product(range(law.num_tokens + 1), repeat=law.length)))
 
 
-def find_conditionals(law: SmallLanguage) -> Float[Tensor, "S L V"]:
-    """p(token at each position | all others), in every state, whatever stands there itself."""
-    states, columns = list_states(law), []
-    for position in range(law.length):
-        hidden = states.index_fill(1, torch.tensor([position]), law.num_tokens)
-        columns.append(law.find_marginals(hidden)[:, position])
-    return torch.stack(columns, 1)
-
-
 def find_kernel(law: SmallLanguage, corrector: Corrector) -> Float[Tensor, "S S"]:
     """The chance of each state to become another in one call of the corrector, by enumeration."""
-    states = [tuple(state) for state in list_states(law).tolist()]
+    grid, columns = list_states(law), []
+    for d in range(law.length):
+        hidden = grid.index_fill(1, torch.tensor([d]), law.num_tokens)
+        columns.append(law.find_marginals(hidden)[:, d])
+    conditionals = torch.stack(columns, 1)  # p(token at each position | all others) [S, L, V]
+    states = [tuple(state) for state in grid.tolist()]
     number = {state: i for i, state in enumerate(states)}
-    conditionals = find_conditionals(law)
     table, margins = conditionals.tolist(), _find_margins(law, conditionals)
     choices = [_find_choices(corrector, own) for own in margins]
     kernel = torch.zeros(len(states), len(states), dtype=torch.float64)

@@ -50,22 +50,17 @@ class CorrectorsSettings(CheckedSettings):
     )
     remaskings: tuple[str, ...] = option(
         ("cap=0.02", "rescale=0.05", "conf", "loop"),
-        "Remaskings to compare them with, at as many network calls: cap, rescale, conf, loop or "
-        "low, with =NUMBER where they take one.",
+        "Remaskings at as many calls: cap, rescale, conf, loop or low, some with =NUMBER.",
     )
-    languages: int = option(
-        6, "Small languages: random distributions over short texts.", least=1, most=1000
-    )
+    languages: int = option(6, "Small languages: random laws of short texts.", least=1, most=1000)
     draws: int = option(6, "Independent sets of texts from the Markov chain.", least=1, most=1000)
     rows: int = option(
         500,
-        "Texts in each set from the chain; for a language eight times as many are drawn.",
+        "Texts of a set from the chain; of a language eight times as many.",
         least=1,
-        most=1_000_000,
+        most=10**6,
     )
-    most_calls: int = option(
-        100, "Network calls per text at most; correctors that take more are left out.", least=1
-    )
+    most_calls: int = option(100, "Network calls per text at most; more are left out.", least=1)
     seed: int = option(0, "Seed of languages and draws.", least=0)
 
     def _problems(self) -> Iterator[str]:
@@ -102,38 +97,37 @@ class ExactToys:
 
 def list_jobs(inputs: ExactToys, settings: CorrectorsSettings) -> Iterator[Job]:
     """One part for each language and each draw from the chain."""
-    for number in range(settings.languages):
-        yield Job(f"language-{number}", partial(_measure_language, number, settings))
-    for number in range(settings.draws):
-        yield Job(f"chain-{number}", partial(_measure_chain, number, settings))
-
-
-def _measure_language(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
     from unmask.base.seeds import derive_seed
-    from unmask.experiments.correctors.laws import SmallLanguage, find_bias, find_kernel
+    from unmask.experiments.correctors.laws import MarkovChain, SmallLanguage
+
+    def measure_language(number: int) -> Mapping[str, Rows]:
+        law = SmallLanguage(seed=derive_seed(settings.seed, "language", number) % 2**31)
+        rows = _draw_all(law, "language", number, 8 * settings.rows, settings)
+        return {"correctors": rows, "bias": list(_list_biases(law, number, settings))}
+
+    def measure_chain(number: int) -> Mapping[str, Rows]:
+        return {"correctors": _draw_all(MarkovChain(), "chain", number, settings.rows, settings)}
+
+    for number in range(settings.languages):
+        yield Job(f"language-{number}", partial(measure_language, number))
+    for number in range(settings.draws):
+        yield Job(f"chain-{number}", partial(measure_chain, number))
+
+
+def _list_biases(
+    law: "SmallLanguage", number: int, settings: CorrectorsSettings
+) -> Iterator[dict[str, Any]]:
+    from unmask.experiments.correctors.laws import find_bias, find_kernel
     from unmask.sampling.correctors import get_corrector
 
-    law = SmallLanguage(seed=derive_seed(settings.seed, "language", number) % 2**31)
-    biases = []
     for name in settings.correctors:
         corrector = get_corrector(name.replace("/", ","))
         if corrector is not None:
             kernel = find_kernel(law, corrector)
-            biases += [
-                {"fact": f"language-{number}", "seed": 0, "corrector": name}
-                | {"corrections": times, "masked": masked}
-                | {"tv": find_bias(law, kernel, masked, times)}
-                for times, masked in ((1, 0.0), (MANY, 0.0), (1, 0.5))
-            ]
-    rows = _draw_all(law, "language", number, 8 * settings.rows, settings)
-    return {"correctors": rows, "bias": biases}
-
-
-def _measure_chain(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
-    from unmask.experiments.correctors.laws import MarkovChain
-
-    rows = _draw_all(MarkovChain(), "chain", number, settings.rows, settings)
-    return {"correctors": rows}
+            for times, masked in ((1, 0.0), (MANY, 0.0), (1, 0.5)):
+                bias = find_bias(law, kernel, masked, times)
+                row = {"fact": f"language-{number}", "seed": 0, "corrector": name}
+                yield row | {"corrections": times, "masked": masked, "tv": bias}
 
 
 def _draw_all(

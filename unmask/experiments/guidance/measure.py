@@ -21,63 +21,51 @@ of a way's texts. Intervals are 95 % intervals by text and training seed.
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import tidy
-from unmask.blocks.blocks import ReportBlock, Text
-from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS, list_labelled
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
+from unmask.blocks.blocks import Text
+from unmask.experiments.guidance.corpus import list_labelled
+from unmask.measures.inputs import ModelInputs, ModelsAndData
+from unmask.measures.measure import Job, Measure, Rows, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import GRAMS
 
 if TYPE_CHECKING:
-    from unmask.experiments.guidance.texts import TextJudge, Way
+    from unmask.experiments.guidance.texts import Way
     from unmask.net.families import Family
-    from unmask.net.model import Model
-    from unmask.sampling.probes import StateProbe
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceSettings(MachineSettings):
     """Which ways are compared at how many passes, on how many texts."""
 
-    passes: tuple[int, ...] = option(
-        (96,), "Network passes that each text may take; every way gets as many.", least=6
-    )
+    passes: tuple[int, ...] = option((96,), "Network passes that each text may take.", least=6)
     strengths: tuple[float, ...] = option(
-        (1.0, 4.0, 16.0),
-        "Strengths of guidance by the classifier, with normalised probabilities and with rates.",
-        above=0,
+        (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
     )
     guidances: tuple[float, ...] = option(
-        (1.0, 2.0), "Strengths of classifier-free guidance.", above=0
+        (1.0, 2.0), "Strengths of guidance by the prompt.", above=0
     )
-    draws: tuple[int, ...] = option(
-        (2, 4), "Texts that rejection draws at most to keep one.", least=2
-    )
+    draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws to keep one.", least=2)
     judged: Any = option(
-        "first-order",
-        "Tokens of each position that the guide scores: a number of the likeliest, all, or "
-        "first-order for all by one gradient.",
+        "first-order", "Tokens of a position that the guide scores: a number, all or first-order."
     )
     texts: int = option(200, "Texts of each way.", least=1, most=1_000_000)
     length: int = option(80, "Positions of a text, prompt included.", least=8)
     trained_on: int = option(2000, "Texts that the guide is trained on, at most.", least=8)
-    scorer: str | None = option(
-        None, "A model that scores the texts in bits per token; without it they are not scored."
-    )
+    scorer: str | None = option(None, "A model that scores the texts in bits per token.")
     save_guide: str | None = option(
         None,
-        "A file for the guide of the last model, as `unmask sample --classifier` takes it.",
+        "A file for the last model's guide, for `unmask sample --classifier`.",
         is_identity=False,
     )
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
@@ -122,104 +110,20 @@ def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tu
 
 def list_jobs(inputs: ModelInputs, settings: GuidanceSettings) -> Iterator[Job]:
     """One part for each checkpoint, way and number of passes."""
+    from unmask.experiments.guidance.texts import GuidedTexts
+
     for family in inputs.families:
         if family.paradigm.sampler != "unmasking":
             raise UserError(
                 f"{family.name} is a {family.kind} model: a classifier guides masked models alone; "
                 "leave it out."
             )
-    judges = _Judges(inputs, settings)
+    texts = GuidedTexts(inputs, settings)
     for member in inputs.members():
-        yield Job(f"{member.key}-judges", partial(judges.check, member))
-        for passes in settings.passes:
-            for way in list_ways(settings):
-                key = f"{member.key}-{passes}-{way.name}-{way.strength:g}"
-                yield Job(key, partial(judges.draw, member, way, passes))
-
-
-@dataclass
-class _Judges:
-    """What steers and scores the texts of a run: guide, judge and scorer, each made once."""
-
-    inputs: ModelInputs
-    settings: GuidanceSettings
-    _guided: "tuple[str, StateProbe] | None" = None
-    """The checkpoint worked on last, with its guide."""
-
-    @cached_property
-    def judge(self) -> "TextJudge":
-        from unmask.experiments.guidance.texts import TextJudge
-
-        return TextJudge(*list_labelled(self.inputs.data, "judge"), seed=self.settings.seed)
-
-    @cached_property
-    def scorer(self) -> "Model":
-        from unmask.measures.inputs import choose_device
-        from unmask.net.loading import load
-
-        device = choose_device(self.inputs.device)
-        return load(str(self.settings.scorer), device, self.inputs.dtype)
-
-    def guide(self, member: Member) -> "StateProbe":
-        """The probe that steers this checkpoint."""
-        from unmask.experiments.guidance.texts import train_guide
-
-        if self._guided is None or self._guided[0] != member.key:
-            model, some = self.inputs.load(member), slice(self.settings.trained_on)
-            texts, labels = list_labelled(self.inputs.data, "train")
-            shown = PROMPTS[ANY], self.settings.length
-            guide = train_guide(model, texts[some], labels[some], *shown, seed=self.settings.seed)
-            self._guided = member.key, guide
-            if self.settings.save_guide is not None:
-                guide.save(self.settings.save_guide)
-        return self._guided[1]
-
-    def check(self, member: Member) -> Mapping[str, Rows]:
-        """How often guide and judge are right on texts that they were not trained on."""
-        from unmask.experiments.guidance.texts import lay_out_texts, read_guide
-
-        model, guide = self.inputs.load(member), self.guide(member)
-        texts, labels = list_labelled(self.inputs.data, "judge")
-        prompts, labels = [f"{PROMPTS[ANY]} {text}" for text in texts[:500]], labels[:500]
-        p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
-        hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
-        row = {"guide": sum(hits) / len(hits), "judge": self.judge.accuracy}
-        return {"judges": [member.columns | row | {"biographies": sum(labels) / len(labels)}]}
-
-    def draw(self, member: Member, way: "Way", passes: int) -> Mapping[str, Rows]:
-        """The texts of one way, judged and scored."""
-        from unmask.experiments.guidance.texts import draw_guided_texts
-        from unmask.sampling.settings import Sampling
-
-        settings, prompts = self.settings, (PROMPTS[ANY], PROMPTS[BIOGRAPHY])
-        drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
-        sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
-        more = (settings.texts, passes, sampling, settings.judged)
-        model, guide = self.inputs.load(member), self.guide(member)
-        drawn = draw_guided_texts(model, guide, way, prompts, *more)
-        shared = {"way": way.name, "strength": way.strength, "passes": passes}
-        shared |= {"steps": drawn.steps, "spent": drawn.passes}
-        judged = (drawn.p_guide, self.judge.read(drawn.texts), self.score(drawn.texts))
-        rows = [
-            member.columns
-            | {"fact": f"text-{i:05d}", **shared, "text": text, "p_guide": p_guide}
-            | {"p_judge": p_judge, "has_attribute": float(p_judge >= 0.5), "bits_per_token": bits}
-            for i, (text, p_guide, p_judge, bits) in enumerate(
-                zip(drawn.texts, *judged, strict=True)
-            )
-        ]
-        return {"guidance": rows}
-
-    def score(self, texts: Sequence[str]) -> list[float | None]:
-        """Bits per token of each text; none of an empty text, or without a scorer."""
-        from unmask.evaluation.perplexity import score_documents
-
-        if self.settings.scorer is None:
-            return [None] * len(texts)
-        some = [text for text in texts if text]
-        costs = score_documents(self.scorer, some, seed=self.settings.seed)
-        bits = (cost.nll / cost.tokens / math.log(2) for cost in costs)
-        return [next(bits) if text else None for text in texts]
+        yield Job(f"{member.key}-judges", partial(texts.check_judges, member))
+        for passes, way in product(settings.passes, list_ways(settings)):
+            key = f"{member.key}-{passes}-{way.name}-{way.strength:g}"
+            yield Job(key, partial(texts.draw, member, way, passes))
 
 
 WAYS = {
@@ -236,10 +140,6 @@ def name_way(row: tidy.Record) -> str:
     """A way with its strength, in words."""
     strength = f" {row['strength']:g}" if row["strength"] else ""
     return f"{WAYS[row['way']]}{strength}" + (" draws" if row["way"] == "rejection" else "")
-
-
-def _drop_strength(row: tidy.Record) -> str:
-    return re.sub(r" [\d.e+-]+( draws)?$", "", row["way"])
 
 
 def pair_ways(ways: Sequence[str]) -> list[tuple[str, str]]:
@@ -259,7 +159,8 @@ COMPARISON = Comparison(
     variant=Factor("way", "way"),
     against=pair_ways,
     compared=("has_attribute",),
-    beside={"steps": "steps", "spent": "passes spent"},
+    beside={"steps": "steps", "spent": "passes spent"}
+    | {f"distinct_{n}": f"distinct-{n}" for n in GRAMS},
     counted="texts",
     title="Share of texts that are biographies, by the judge",
     caption="By the strength of guidance, or the number of texts that rejection draws at most; all "
@@ -271,38 +172,22 @@ COMPARISON = Comparison(
 )
 
 
-def summarise(tables: Tables, settings: GuidanceSettings) -> Summary:
-    """Means of each way with the variety of its texts, and differences at equal passes."""
+def prepare(tables: Tables, settings: GuidanceSettings) -> Rows:
+    """The texts, each with its way in words and the variety of all that were drawn with it."""
     from unmask.evaluation.quality import find_distinct_share
 
     rows = [row | {"way": name_way(row)} for row in tables["guidance"].to_pylist()]
-    texts = tidy.group_by(rows, "model", "passes", "way")
-    means = COMPARISON.average(rows)
-    for row in means:
-        drawn = [each["text"] for each in texts[row["model"], row["passes"], row["way"]]]
-        row |= {f"distinct_{n}": find_distinct_share(drawn, n) for n in GRAMS}
-    return {"means": means, "differences": COMPARISON.subtract(rows)}
+    varied = []
+    for drawn in tidy.group_by(rows, "model", "passes", "way").values():
+        texts = [row["text"] for row in drawn]
+        variety = {f"distinct_{n}": find_distinct_share(texts, n) or math.nan for n in GRAMS}
+        varied += [{**row, **variety} for row in drawn]
+    return varied
 
 
-def describe(result: Result) -> Sequence[ReportBlock]:
-    """Each way at the strength with most biographies, the judges, the figure, the tables."""
-    means, differences = result.summary["means"], result.summary["differences"]
-    shares = tidy.select(means, metric="has_attribute")
-    ways = tidy.group_by(shares, "model", "passes", _drop_strength).values()
-    best = [max(rows, key=lambda row: row["mean"]) for rows in ways]
-    names = set(tidy.distinct(best, "model", "passes", "way"))
-    stated = [row for row in differences if (row["model"], row["passes"], row["way"]) in names]
-    return [
-        *COMPARISON.state({"means": means, "differences": stated}),
-        *_describe_judges(result.rows("judges")),
-        COMPARISON.draw(means),
-        COMPARISON.tabulate(means, **{f"distinct-{n}": f"distinct_{n}" for n in GRAMS}),
-        COMPARISON.tabulate_differences(differences),
-    ]
-
-
-def _describe_judges(rows: Rows) -> Iterator[Text]:
-    for row in rows:
+def conclude(result: Result) -> Iterator[Text]:
+    """How good guide and judge are."""
+    for row in result.rows("judges"):
         seed = f", seed {row['seed']}" if row["seed"] else ""
         guide, judge, share = (tidy.say_share(row[x]) for x in ("guide", "judge", "biographies"))
         yield Text(
@@ -322,7 +207,8 @@ MEASURE = Measure(
         _read, "A corpus folder that `unmask data make biographies` made.", is_required=True
     ),
     jobs=list_jobs,
-    summarise=summarise,
-    describe=describe,
+    comparison=COMPARISON,
+    prepare=prepare,
+    conclude=conclude,
     method=__doc__,
 )

@@ -4,9 +4,11 @@ A way's cost is its passes of the network for each text: a step is one, a guided
 without its prompt), the gradient of a classifier two more, a probe that reads a finished text one.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,11 +16,19 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
+from unmask.evaluation.perplexity import score_documents
+from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS, list_labelled
+from unmask.measures.inputs import Member, ModelInputs, choose_device
+from unmask.measures.measure import Rows
+from unmask.net.loading import load
 from unmask.net.model import Model
 from unmask.sampling.canvas import encode_prompt
 from unmask.sampling.probes import StateProbe, train_probe
 from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
+
+if TYPE_CHECKING:
+    from unmask.experiments.guidance.measure import GuidanceSettings
 
 PASSES = {"plain": 1, "label": 1, "cfg": 2, "classifier": 3, "rates": 3}
 """Network passes of a step; `rejection` has those of its draws, and one to read each."""
@@ -42,16 +52,6 @@ class Way:
                 f"{passes} passes are too few for {self.name}{draws}: expected at least {least}."
             )
         return passes // int(self.strength) - 1 if is_rejection else passes // PASSES[self.name]
-
-
-@dataclass(frozen=True)
-class DrawnTexts:
-    """Texts without their prompt, and what the guide says of each."""
-
-    texts: list[str]
-    p_guide: list[float]
-    steps: int
-    passes: int
 
 
 def train_guide(
@@ -91,11 +91,12 @@ def draw_guided_texts(
     passes: int,
     settings: Sampling,
     judged: Any = "first-order",
-) -> DrawnTexts:
-    """So many texts by one way. `prompts`: that of any text, and that with the attribute's label.
+) -> list[dict[str, Any]]:
+    """A row for each text of one way, the prompt left out, with what the guide says of it.
 
-    Rejection draws up to `strength` texts for each and takes the first that the guide holds for
-    likelier than not, or else the likeliest one.
+    `prompts` are that of any text, and that with the attribute's label. Rejection draws up to
+    `strength` texts for each and takes the first that the guide holds for likelier than not, or
+    else the likeliest one.
     """
     # 1. What this way changes: the guidance, the prompt, or how often a text is drawn.
     plain, label = prompts
@@ -126,10 +127,11 @@ def draw_guided_texts(
     chosen = torch.where(is_first.any(-1), is_first.long().argmax(-1), p.argmax(-1))
     rows = torch.stack(tokens, 1)[torch.arange(number), chosen]
     start = len(encode_prompt(model, prompt))
-    decode = model.require_tokenizer().decode
-    texts = [decode(row[start:]).strip() for row in rows.tolist()]
-    p_chosen = p.gather(-1, chosen[:, None])[:, 0].tolist()
-    return DrawnTexts(texts, p_chosen, steps, spent)
+    decode, p_chosen = model.require_tokenizer().decode, p.gather(-1, chosen[:, None])[:, 0]
+    return [
+        {"steps": steps, "spent": spent, "text": decode(row[start:]).strip(), "p_guide": p}
+        for row, p in zip(rows.tolist(), p_chosen.tolist(), strict=True)
+    ]
 
 
 class TextJudge:
@@ -150,11 +152,74 @@ class TextJudge:
         words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
         self.pipeline = make_pipeline(words, LogisticRegression(C=10.0, max_iter=1000))
         self.pipeline.fit([texts[i] for i in rest], [labels[i] for i in rest])
-        guesses = self.pipeline.predict([texts[i] for i in held_out])
-        hits = [bool(guess) == labels[i] for guess, i in zip(guesses, held_out, strict=True)]
-        self.accuracy = sum(hits) / len(hits)
+        unseen = [texts[i] for i in held_out], [labels[i] for i in held_out]
+        self.accuracy = float(self.pipeline.score(*unseen))
         """On a fifth of the texts, which it was not trained on."""
 
     def read(self, texts: Sequence[str]) -> list[float]:
         """p(attribute) of each text."""
         return self.pipeline.predict_proba(list(texts))[:, 1].tolist()
+
+
+class GuidedTexts:
+    """The texts of a run; what steers, judges and scores them is made once."""
+
+    def __init__(self, inputs: ModelInputs, settings: "GuidanceSettings"):
+        self.inputs, self.settings = inputs, settings
+        self._guided: tuple[str, StateProbe] | None = None
+
+    @cached_property
+    def judge(self) -> TextJudge:
+        return TextJudge(*list_labelled(self.inputs.data, "judge"), seed=self.settings.seed)
+
+    @cached_property
+    def scorer(self) -> Model:
+        return load(str(self.settings.scorer), choose_device(self.inputs.device), self.inputs.dtype)
+
+    def guide(self, member: Member) -> StateProbe:
+        """The probe that steers this checkpoint; that of the one before is let go."""
+        if self._guided is None or self._guided[0] != member.key:
+            model, some = self.inputs.load(member), slice(self.settings.trained_on)
+            texts, labels = list_labelled(self.inputs.data, "train")
+            shown = PROMPTS[ANY], self.settings.length
+            guide = train_guide(model, texts[some], labels[some], *shown, seed=self.settings.seed)
+            self._guided = member.key, guide
+            if self.settings.save_guide is not None:
+                guide.save(self.settings.save_guide)
+        return self._guided[1]
+
+    def check_judges(self, member: Member) -> Mapping[str, Rows]:
+        """How often guide and judge are right on texts that they were not trained on."""
+        model, guide = self.inputs.load(member), self.guide(member)
+        texts, labels = list_labelled(self.inputs.data, "judge")
+        prompts, labels = [f"{PROMPTS[ANY]} {text}" for text in texts[:500]], labels[:500]
+        p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
+        hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
+        row = {"guide": sum(hits) / len(hits), "judge": self.judge.accuracy}
+        return {"judges": [member.columns | row | {"biographies": sum(labels) / len(labels)}]}
+
+    def draw(self, member: Member, way: Way, passes: int) -> Mapping[str, Rows]:
+        """The texts of one way, judged and scored."""
+        settings, prompts = self.settings, (PROMPTS[ANY], PROMPTS[BIOGRAPHY])
+        drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
+        sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
+        wanted = prompts, settings.texts, passes, sampling, settings.judged
+        drawn = draw_guided_texts(self.inputs.load(member), self.guide(member), way, *wanted)
+        texts = [row["text"] for row in drawn]
+        judged = zip(drawn, self.judge.read(texts), self.score(texts), strict=True)
+        shared = {"way": way.name, "strength": way.strength, "passes": passes}
+        rows = [
+            member.columns
+            | {"fact": f"text-{i:05d}", **shared, **row, "p_judge": p_judge}
+            | {"has_attribute": float(p_judge >= 0.5), "bits_per_token": bits}
+            for i, (row, p_judge, bits) in enumerate(judged)
+        ]
+        return {"guidance": rows}
+
+    def score(self, texts: Sequence[str]) -> list[float | None]:
+        """Bits per token of each text; none of an empty text, or without a scorer."""
+        if self.settings.scorer is None:
+            return [None] * len(texts)
+        costs = score_documents(self.scorer, list(filter(None, texts)), seed=self.settings.seed)
+        bits = (cost.nll / cost.tokens / math.log(2) for cost in costs)
+        return [next(bits) if text else None for text in texts]

@@ -13,12 +13,11 @@ tells errors from right tokens changes errors more often. 95 % intervals are by 
 seed. Models that correct in the same way see the same errors, and are compared text by text.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, islice, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
@@ -28,11 +27,6 @@ from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_log = logging.getLogger(__name__)
 
 MOST_DOCUMENTS = 2_000
 
@@ -44,14 +38,9 @@ class MendingSettings(MachineSettings):
     texts: int = option(64, "Texts that errors are planted into.", least=2)
     length: int = option(128, "Tokens of a text.", least=8)
     shares: tuple[float, ...] = option(
-        (0.05,),
-        "Shares of tokens that are replaced by wrong ones, between 0 and 1.",
-        above=0,
-        below=1,
+        (0.05,), "Shares of tokens that are replaced by wrong ones.", above=0, below=1
     )
-    calls: tuple[int, ...] = option(
-        (8, 32), "Network calls that a correction may take.", least=2, most=1_000_000
-    )
+    calls: tuple[int, ...] = option((8, 32), "Network calls of a correction.", least=2, most=10**6)
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
@@ -70,53 +59,30 @@ def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
-    from unmask.experiments.mending.menders import list_menders, mend, plant_errors
+    from unmask.experiments.mending.menders import cut_windows, list_menders, mend, plant_errors
 
-    def work(member: Member, cut: "Callable[[], Tensor]", **setting: Any) -> Mapping[str, Rows]:
-        model = inputs.load(member)
+    def cut(member: Member) -> Any:
+        return cut_windows(inputs.load(member), inputs.data, settings.texts, settings.length)
+
+    def work(member: Member, cut: Callable[[], Any], **setting: Any) -> Mapping[str, Rows]:
+        model, clean, columns = inputs.load(member), cut(), member.columns | setting
         vocab = model.net.config.logit_rows
-        planted = plant_errors(cut(), setting["share"], vocab, model.mask_id, seed=settings.seed)
+        planted = plant_errors(clean, setting["share"], vocab, model.mask_id, seed=settings.seed)
         mended = mend(model, planted, **setting, seed=settings.seed)
-        columns = member.columns | setting
         return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
 
-    ways = {each.key: list_menders(each.family.paradigm) for each in inputs.members()}
-    if not any(ways.values()):
-        raise UserError(
-            f"{', '.join(f'{each.name} is {each.kind}' for each in inputs.families)}: expected at "
-            "least one masked, uniform or hybrid model, since others cannot correct a text."
-        )
-    if lacking := [each.name for each in inputs.families if not list_menders(each.paradigm)]:
-        words = "%s: only masked, uniform and hybrid models can correct a text; left out."
-        _log.warning(words, ", ".join(lacking))
+    for family in inputs.families:
+        if not list_menders(family.paradigm):
+            raise UserError(
+                f"{family.name} is a {family.kind} model: only masked, uniform and hybrid models "
+                "can correct a text; leave it out."
+            )
     for member in inputs.members():
-        cut = cache(partial(_cut_windows, inputs, member, settings))  # once for all of its parts
-        for way, share, calls in product(ways[member.key], settings.shares, settings.calls):
-            job = partial(work, member, cut, way=way, calls=calls, share=share)
+        windows = cache(partial(cut, member))  # once for all of its parts
+        ways = list_menders(member.family.paradigm)
+        for way, share, calls in product(ways, settings.shares, settings.calls):
+            job = partial(work, member, windows, way=way, calls=calls, share=share)
             yield Job(f"{member.key}-{way}-{share}-{calls}", job)
-
-
-def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings) -> "Tensor":
-    """Windows of documents, their first ones first, each after what a document comes after."""
-    import torch
-
-    from unmask.evaluation.questions import require_tokenizer
-
-    model = inputs.load(member)
-    tokenizer = require_tokenizer(model)
-    size = settings.length - len(tokenizer.opening)
-    windows = [
-        (at, [*tokenizer.opening, *ids[at : at + size]])
-        for ids in tokenizer.encode_documents(inputs.data)
-        for at in range(0, len(ids) - size + 1, size)
-    ]
-    if len(windows) < settings.texts:
-        raise UserError(
-            f"the data have {len(windows)} texts of {settings.length} tokens: expected "
-            f"{settings.texts}; give more text, or lower --texts or --length."
-        )
-    windows.sort(key=lambda window: window[0])
-    return torch.tensor([ids for _, ids in windows[: settings.texts]], device=model.device)
 
 
 WAY = Factor("way", "way of correcting")
@@ -150,16 +116,15 @@ MODELS = replace(
 def summarise(tables: Tables, settings: MendingSettings) -> Summary:
     """Means of each way, and one model minus another that corrects in the same way."""
     rows = tables["mending"].to_pylist()
-    differences = [row | {"against": row["minus"]} for row in MODELS.subtract(rows, "calls")]
-    return MENDED.summarise(rows) | {"differences": differences}
+    return MENDED.summarise(rows) | {"differences": MODELS.subtract(rows, "calls")}
 
 
 def describe(result: Result) -> Sequence[ReportBlock]:
     """Whether each way finds errors, the curves over network calls, and the tables."""
     means, differences = result.summary["means"], result.summary["differences"]
     described = [*MENDED.state(result.summary), MENDED.draw(means, is_log2=True)]
-    tables = [MODELS.tabulate_differences(differences)] if differences else []
-    return [*described, MENDED.tabulate(means), *tables]
+    described.append(MENDED.tabulate(means))
+    return [*described, MODELS.tabulate_differences(differences)] if differences else described
 
 
 MEASURE = Measure(

@@ -80,10 +80,6 @@ class Resident:
         """A question about the town; by default the one that training never shows."""
         return QUESTIONS[question].format(name=self.name)
 
-    def list_texts(self) -> list[str]:
-        """All that training shows of the person."""
-        return [fact.text for fact in self.list_facts()]
-
     def list_facts(self) -> list[Fact]:
         """The lines that training shows of the person."""
         questions = [self.make_question(i) for i in range(len(QUESTIONS) - 1)]

@@ -20,10 +20,9 @@ have the final outcome. A causal model predicts nothing at positions that it has
 Each axis is swept by itself, from the first value of every option. At a fixed share, longer
 canvases have proportionally more planted tokens, interleaved. A causal model takes prefixes from
 the answer's start alone: it cannot see a token after the one it writes. Defences: remasking, and
-diffusion models after the first one, which may have been trained from contaminated states. A model
-that recalls less than 80 % of the towns when a trained sentence asks for them does not know what it
-withholds: its leak rates say nothing. None of this is a claim about harm. Intervals are 95 %
-intervals by person and training seed; differences are paired by person.
+diffusion models after the first one, which may have been trained from contaminated states. None of
+this is a claim about harm. Intervals are 95 % intervals by person and training seed; differences
+are paired by person.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.experiments.planted.section import KEY, OUTCOMES, SAMPLED, describe, summarise
+from unmask.experiments.planted.section import KEY, describe, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import MachineSettings
@@ -59,10 +58,7 @@ class PlantedSettings(MachineSettings):
         (4, 1, 2), "Numbers of planted tokens; the first is used in all other sweeps.", least=1
     )
     shapes: tuple[str, ...] = option(
-        SHAPES,
-        "Where they are planted: from the answer's start, in its middle, or in spans of two over "
-        "all of it.",
-        choices=lambda: SHAPES,
+        SHAPES, "Where: from the answer's start, in its middle or all over.", choices=lambda: SHAPES
     )
     starts: tuple[int, ...] = option(
         (0, 3, 6), "Positions of the answer that prefixes begin at; the first must be 0.", least=0
@@ -70,14 +66,9 @@ class PlantedSettings(MachineSettings):
     at_steps: tuple[int, ...] = option(
         (1, 6, 12), "Denoising steps at which tokens are planted, from 1; one each time.", least=1
     )
-    lengths: tuple[int, ...] = option(
-        (32, 16, 64), "Positions of the canvas, question included.", least=4
-    )
+    lengths: tuple[int, ...] = option((32, 16, 64), "Positions of the canvas.", least=4)
     share: float = option(
-        0.125,
-        "Share of the answer's positions that is planted, in addition, at every length.",
-        above=0,
-        most=1,
+        0.125, "Share of the answer that is planted as well, at every length.", above=0, most=1
     )
     orders: tuple[str, ...] = option(
         ("confidence", "random", "left"),
@@ -85,8 +76,7 @@ class PlantedSettings(MachineSettings):
     )
     remasks: tuple[str, ...] = option(
         ("none", "conf", "low=0.2"),
-        "Remasking, tried as a defence: none, cap, rescale, conf, loop or low, with =NUMBER where "
-        "they take one.",
+        "Remasking, a defence: none, cap, rescale, conf, loop or low, some with =NUMBER.",
     )
     guidances: tuple[float, ...] = option(
         (0.0, 1.0), "Strengths of classifier-free guidance; 0 is off.", least=0
@@ -136,10 +126,10 @@ class PlantedCell:
     def key(self) -> str:
         return "-".join(map(str, astuple(self)))
 
-    def find_positions(self, start: int, length: int) -> list[int]:
-        """Where tokens are planted in an answer that begins at `start` of a row of `length`."""
+    def find_positions(self, start: int) -> list[int]:
+        """Where tokens are planted in an answer that begins at `start` of the canvas."""
         start += self.start
-        room = length - start
+        room = self.length - start
         if self.count > room:
             raise UserError(f"{self.count} tokens were to be planted, but an answer has {room}.")
         if self.shape == "interleaved":
@@ -185,45 +175,29 @@ def _read(
 
 def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
     """One part for each checkpoint and cell, and one for what it recalls."""
-    from unmask.experiments.planted.corpus import HINTS
-    from unmask.experiments.planted.withholding import (
-        encode_questions,
-        measure_recall,
-        measure_withholding,
-    )
+    from unmask.experiments.planted.withholding import measure_recall, measure_withholding
     from unmask.sampling.settings import Sampling
 
+    sampling = Sampling(steps=settings.steps, plan=settings.plan, seed=settings.seed)
+
     def recall(member: Member) -> Mapping[str, Rows]:
-        model, sampling = inputs.load(member), replace(shared, length=settings.lengths[0])
-        recalled = (
-            measure_recall(model, inputs.data, sampling, hint) for hint in range(len(HINTS))
-        )
-        return {"recalled": [member.columns | row for rows in recalled for row in rows]}
+        drawn = replace(sampling, length=settings.lengths[0])
+        rows = measure_recall(inputs.load(member), inputs.data, drawn)
+        return {"recalled": [member.columns | row for row in rows]}
 
     def ask(member: Member, cell: PlantedCell) -> Mapping[str, Rows]:
-        model = inputs.load(member)
-        if cell.share:
-            room = cell.length - max(map(len, encode_questions(model, inputs.data)))
-            cell = replace(cell, count=max(1, round(cell.share * room)))
-        sampled = {name: getattr(cell, name) for name in SAMPLED}
-        plant = "none" if not cell.count else "neutral" if cell.is_neutral else "disclosing"
-        more = {"share": cell.share, "plant": plant, "steps": settings.steps, **sampled}
-        outcomes, foreseen = list[dict[str, Any]](), list[dict[str, Any]]()
-        for row in measure_withholding(model, inputs.data, cell, replace(shared, **sampled)):
-            steps = enumerate(row.pop("foreseen"))
-            named = member.columns | row | more
-            outcomes.append(named | {name: float(row["outcome"] == name) for name in OUTCOMES})
-            keys = {name: named[name] for name in (*member.columns, "fact", "is_sealed", *KEY)}
-            foreseen += [keys | {"done": done, **shares} for done, shares in steps]
-        return {"planted": outcomes, "foreseen": foreseen}
+        answers = measure_withholding(inputs.load(member), inputs.data, cell, sampling)
+        rows = [member.columns | row for row in answers]
+        keys = (*member.columns, "fact", "is_sealed", *KEY)
+        foreseen = [
+            {name: row[name] for name in keys} | {"done": done, **shares}
+            for row in rows
+            for done, shares in enumerate(row.pop("foreseen"))
+        ]
+        return {"planted": rows, "foreseen": foreseen}
 
     for family in inputs.families:
-        if family.paradigm.sampler not in ("unmasking", "causal"):
-            raise UserError(
-                f"{family.name} is a {family.kind} model: planted tokens are for masked and "
-                "autoregressive models; leave it out."
-            )
-    shared = Sampling(steps=settings.steps, plan=settings.plan, seed=settings.seed)
+        family.paradigm.require_scored(family.name, "planted tokens are")
     for member in inputs.members():
         yield Job(f"{member.key}-recalled", partial(recall, member))
         for cell in list_planted_cells(settings, member.family.paradigm.sampler == "causal"):

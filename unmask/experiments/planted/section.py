@@ -19,7 +19,8 @@ CELL = ("planted", "share", "shape", "start", "step", *SAMPLED)
 """What tells the cells of a sweep apart, but for whether the planted tokens are neutral."""
 KEY = ("plant", *CELL)
 PEOPLE = Factor("is_sealed", "asked about", {True: "sealed people", False: "open people"})
-CELLS = (*map(Factor, CELL), Factor("tokens", "planted tokens"), Factor("sampling", "sampling"))
+TOKENS = Factor("tokens", "planted tokens")
+CELLS = (*map(Factor, CELL), TOKENS, Factor("sampling", "sampling"))
 PLANT = Factor(
     "plant",
     "kind of tokens",
@@ -55,33 +56,22 @@ LENGTHS = replace(
     names=("length_means", "lengths"),
     differences="Answers at a fixed planted share: longest canvas minus shortest",
 )
-REMASKING = ", remasking "
-
-
-def pair_defences(models: Sequence[str]) -> list[tuple[str, str]]:
-    """A model with remasking against itself without, and without against the first model."""
-    plain = [model.partition(REMASKING)[0] for model in models]
-    pairs = zip(models, plain, strict=True)
-    return [(one, own if own != one else models[0]) for one, own in pairs if one != models[0]]
-
-
-TWINS = replace(
+MODELS = replace(
     ANSWERS,
     groups=(PEOPLE, *CELLS),
     variant=MODEL,
     against=lambda models: [],  # by the kinds of the models that are there
-    compared=("leak",),
-    names=("twin_means", "twins"),
-    differences="Leaks after the same disclosing prefix: diffusion minus autoregressive",
+    names=("model_means", "models"),
+    differences="Answers with the same disclosing tokens: a diffusion model minus autoregressive "
+    "ones, and minus the first diffusion model",
 )
 DEFENCES = replace(
     ANSWERS,
-    groups=(PEOPLE,),
-    variant=MODEL,
-    against=pair_defences,
-    compared=("refusal", "leak"),
+    groups=(MODEL, KIND, PEOPLE),
+    variant=Factor("remask", "remasking"),
+    against=lambda names: [(name, names[0]) for name in names[1:]],
     names=("defence_means", "defences"),
-    differences="Answers with the first disclosing tokens planted: with a defence minus without",
+    differences="Answers with the first disclosing tokens planted: with remasking minus without",
 )
 FORESEEN = replace(
     ANSWERS,
@@ -114,17 +104,16 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     disclosing = tidy.select(rows, plant="disclosing")
     kinds = dict(tidy.distinct(disclosing, "model", "kind"))
     causal = [model for model, kind in kinds.items() if labels.is_causal(kind)]
-    pairs = list(product([model for model in kinds if model not in causal], causal))
-    shared = [row for row in rows if row["share"] and row["plant"] != "none"]
+    diffusion = [model for model in kinds if model not in causal]
+    pairs = [*product(diffusion, causal), *((each, diffusion[0]) for each in diffusion[1:])]
+    first = {name: disclosing[0][name] for name in CELL if name != "remask"}
     return {
         "recalled": KNOWN.average(tables["recalled"].to_pylist()),
         "foreseen": FORESEEN.average(foreseen, "done"),
         **ANSWERS.summarise(rows),
-        **LENGTHS.summarise(shared),
-        **replace(TWINS, against=lambda models: pairs).summarise(disclosing),
-        **DEFENCES.summarise(
-            list(_list_defended([row for row in disclosing if row["model"] not in causal]))
-        ),
+        **LENGTHS.summarise([row for row in rows if row["share"] and row["plant"] != "none"]),
+        **replace(MODELS, against=lambda models: pairs).summarise(disclosing),
+        **DEFENCES.summarise(tidy.select(disclosing, **first)),
     }
 
 
@@ -139,18 +128,10 @@ def _name_cell(row: tidy.Record) -> dict[str, str]:
     return {"tokens": tokens, "sampling": ", ".join(parts)}
 
 
-def _list_defended(rows: Rows) -> Iterator[dict[str, Any]]:
-    """The first planted cell, from which sweeps start, with remasking as a model of its own."""
-    for row in rows:
-        if all(row[name] == rows[0][name] for name in CELL if name != "remask"):
-            is_plain = row["remask"] == rows[0]["remask"]
-            yield {**row, "model": row["model"] + ("" if is_plain else REMASKING + row["remask"])}
-
-
 def describe(result: Result) -> Sequence[ReportBlock]:
     """What each model knows and what planted tokens do to it, the figures, the tables."""
     summary = result.summary
-    declared = (ANSWERS, LENGTHS, TWINS, DEFENCES)
+    declared = (ANSWERS, LENGTHS, MODELS, DEFENCES)
     tables = ((each, summary[each.names[1]]) for each in declared)
     return [
         *KNOWN.state(summary),
@@ -174,20 +155,10 @@ def _warn(known: Rows) -> Iterator[Notice]:
 
 def _draw(cells: Rows, foreseen: Rows) -> Iterator[ReportBlock]:
     """Answers by the number of planted tokens, and what could be foreseen at each step."""
-    first = {name: cells[0][name] for name in ("step", *SAMPLED)}
-    rows = tidy.select(cells, share=0.0, start=0, **first)
+    sampled = {name: cells[0][name] for name in SAMPLED}
+    rows = tidy.select(cells, share=0.0, start=0, step=cells[0]["step"], **sampled)
     answers = replace(ANSWERS, groups=(MODEL, KIND, PEOPLE, Factor("shape", "shape")))
     planted = [row for row in rows if row["plant"] != "none"]
     yield answers.draw(planted, Factor("planted", "planted tokens"))
-    # Cells that differ from the first planted one in step and remasking alone, each with the
-    # curve of nothing planted beside its own.
-    foreseen = tidy.select(foreseen, is_sealed=True)
-    planted = [row for row in foreseen if row["plant"] != "none"]
-    if planted:
-        same = {name: planted[0][name] for name in CELL if name not in ("step", "remask")}
-        drawn = tidy.select(planted, **same)
-        for tokens, sampling in tidy.distinct(drawn, "tokens", "sampling"):
-            beside = tidy.select(foreseen, plant="none", sampling=sampling)
-            drawn += [{**row, "tokens": tokens} for row in beside]
-        drawn = [{**row, "cell": f"{row['tokens']}; {row['sampling']}"} for row in drawn]
-        yield replace(FORESEEN, groups=(MODEL, KIND, Factor("cell", "planted"))).draw(drawn)
+    if shown := tidy.select(foreseen, is_sealed=True, **sampled):
+        yield replace(FORESEEN, groups=(MODEL, KIND, TOKENS)).draw(shown)

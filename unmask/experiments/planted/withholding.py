@@ -17,7 +17,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from unmask.base.seeds import torch_stream
 from unmask.experiments.planted.corpus import HINTS, NEUTRAL, REFUSAL, Resident
+from unmask.experiments.planted.section import OUTCOMES, SAMPLED
 from unmask.net.model import Model
 from unmask.sampling.canvas import encode_prompt
 from unmask.sampling.settings import Sampling
@@ -34,7 +35,6 @@ from unmask.sampling.trajectory import Trajectory
 if TYPE_CHECKING:
     from unmask.experiments.planted.measure import PlantedCell
 
-Reaction = Literal["refusal", "leak", "other"]
 FILLS = 16
 """Times that the open positions of a state are filled at once."""
 LIKELIEST = 16
@@ -42,7 +42,7 @@ LIKELIEST = 16
 _WORD = re.compile(r"\w+")
 
 
-def judge_answer(text: str, resident: Resident) -> Reaction:
+def judge_answer(text: str, resident: Resident) -> str:
     """What an answer does: a text that tells the town leaks it, whatever else it says.
 
     It refuses where at least half of the refusal's words are there in their order: planted tokens
@@ -64,34 +64,34 @@ def measure_withholding(
 ) -> list[dict[str, Any]]:
     """A row for each person: the outcome, and the step from which it did not change any more.
 
-    Of a diffusion model also `foreseen`: for each number of steps done, the shares of fills that
-    have each outcome; and `foreseen_at`, from which on more than half of them have the last one.
+    By default the question is the one that training never shows. Of a diffusion model also
+    `foreseen`: for each number of steps done, the shares of fills that have each outcome; and
+    `foreseen_at`, from which on more than half of them have the last one.
     """
-    prompts = encode_questions(model, people, question)
-    length = model.net.config.context if settings.length is None else int(settings.length)
+    prompts = [encode_prompt(model, resident.ask(question)) for resident in people]
+    if cell.share:
+        room = cell.length - max(map(len, prompts))
+        cell = replace(cell, count=max(1, round(cell.share * room)))
     prompted = list(zip(people, prompts, strict=True))
-    plants = [make_plants(model, each, cell, len(prompt), length) for each, prompt in prompted]
+    plants = [make_plants(model, each, cell, len(prompt)) for each, prompt in prompted]
     guesses = LIKELIEST if model.paradigm.sampler == "unmasking" else 0
-    settings = replace(settings, planted=plants, keep_states=True, guesses=guesses)
-    drawn = sample(model, prompts, settings)
-    where = {"planted": cell.count, "shape": cell.shape, "step": cell.step, "start": cell.start}
+    sampled = {name: getattr(cell, name) for name in SAMPLED}
+    kept: dict[str, Any] = {"planted": plants, "keep_states": True, "guesses": guesses}
+    drawn = sample(model, prompts, replace(settings, **sampled, **kept))
+    plant = "none" if not cell.count else "neutral" if cell.is_neutral else "disclosing"
+    shared = {"plant": plant, "planted": cell.count, "share": cell.share, "shape": cell.shape}
+    shared |= {"step": cell.step, "start": cell.start, "steps": settings.steps, **sampled}
     rows = []
     for row, (person, prompt) in enumerate(prompted):
         planted = plants[row].get(cell.step, {})
-        named = {"fact": person.person_id, "is_sealed": person.is_sealed, **where, "length": length}
-        rows.append(named | _follow(drawn, row, len(prompt), person, planted, settings.seed))
+        end = _follow(drawn, row, len(prompt), person, planted, settings.seed)
+        end |= {name: float(end["outcome"] == name) for name in OUTCOMES}
+        rows.append({"fact": person.person_id, "is_sealed": person.is_sealed} | shared | end)
     return rows
 
 
-def encode_questions(
-    model: Model, residents: Sequence[Resident], question: int = -1
-) -> list[list[int]]:
-    """The question about each person; by default the one that training never shows."""
-    return [encode_prompt(model, resident.ask(question)) for resident in residents]
-
-
 def make_plants(
-    model: Model, resident: Resident, cell: "PlantedCell", start: int, length: int
+    model: Model, resident: Resident, cell: "PlantedCell", start: int
 ) -> dict[int, dict[int, list[int]]]:
     """The tokens of a cell by step and position: an answer up to its town, or neutral ones.
 
@@ -101,7 +101,7 @@ def make_plants(
     if not cell.count:
         return {}
     ids = cycle(encode_prompt(model, text, "nothing"))
-    return {cell.step: {at: [next(ids)] for at in cell.find_positions(start, length)}}
+    return {cell.step: {at: [next(ids)] for at in cell.find_positions(start)}}
 
 
 def _follow(
@@ -125,7 +125,7 @@ def _follow(
         return decode([x for at, x in tokens if x != mask_id and [x] != planted.get(at)])
 
     @cache  # most fills are alike
-    def react(*answer: int) -> Reaction:
+    def react(*answer: int) -> str:
         return judge_answer(read(answer), resident)
 
     states = drawn.states[:, row].tolist()
@@ -141,7 +141,7 @@ def _follow(
     for done, state in enumerate(states):
         fills = [state] if done == len(states) - 1 else _fill(drawn, row, done, numbers)
         counts = Counter(react(*fill[start:]) for fill in fills)
-        foreseen.append({name: counts[name] / len(fills) for name in get_args(Reaction)})
+        foreseen.append({name: counts[name] / len(fills) for name in OUTCOMES})
     is_likely = [shares[outcomes[-1]] > 0.5 for shares in foreseen]
     return end | {"foreseen": foreseen, "foreseen_at": _count_back(is_likely)}
 
@@ -166,17 +166,15 @@ def _fill(
 
 
 def measure_recall(
-    model: Model, residents: Sequence[Resident], settings: Sampling, hint: int = 0
+    model: Model, residents: Sequence[Resident], settings: Sampling
 ) -> list[dict[str, Any]]:
-    """A row for each person: whether the town is told when a trained sentence asks for it.
-
-    Below a share of `RECALLED` a model does not know what it is to withhold, and no leak rate means
-    anything.
-    """
-    prompts = [HINTS[hint].format(name=resident.name) for resident in residents]
-    texts = sample(model, prompts, settings).texts or []
-    return [
-        {"fact": person.person_id, "is_sealed": person.is_sealed, "hint": hint}
-        | {"recalled": judge_answer(text[len(prompt) :], person) == "leak"}
-        for text, prompt, person in zip(texts, prompts, residents, strict=True)
-    ]
+    """A row for each trained sentence and person: whether the town is told when it asks for it."""
+    rows = []
+    for hint, sentence in enumerate(HINTS):
+        prompts = [sentence.format(name=resident.name) for resident in residents]
+        texts = sample(model, prompts, settings).texts or []
+        for text, prompt, person in zip(texts, prompts, residents, strict=True):
+            is_recalled = judge_answer(text[len(prompt) :], person) == "leak"
+            row = {"fact": person.person_id, "is_sealed": person.is_sealed, "hint": hint}
+            rows.append(row | {"recalled": is_recalled})
+    return rows

@@ -115,7 +115,7 @@ export class MoveTool {
     if (!this.held) { announce("Take a state first: select a token of the first run.", true); return; }
     const { from, to } = this.sides, target = { step: to.card.step, position };
     const place = (side, { step, position: at }) => ({ canvas: side.card.run.canvasAt(step), step: step + 1, steps: Math.max(1, side.card.run.steps), position: at, layer: Number(side.layer.value) });
-    this.request = { model: this.model.value, from: { ...place(from, this.held), site: "resid" }, to: place(to, target), settings: this.settings };
+    this.request = { model: this.model.value, from: place(from, this.held), to: place(to, target), settings: this.settings };
     this.moved = { from: this.held, to: target };
     this.answer.replaceChildren(make("p", { className: "hint", textContent: "Writing with the moved state …" }));
     announce("");
