@@ -70,9 +70,12 @@ def test_a_capture_by_step_is_what_each_state_gives(feature, kind):
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 @pytest.mark.parametrize("cache", ["none", "exact"])
 def test_captures_by_step_are_of_the_states(kind, cache):
+    """Whole texts, all rows; without steps what is captured is the last pass."""
     model, site = make_model(kind=kind), "layers.2.resid_out"
     with model.net.capture(site, steps="all") as taken:
         found = unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
+    with model.net.capture(site) as last:
+        unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
     assert sorted(taken) == list(range(1, found.num_steps + 1))
     for step, sites in taken.items():
         state = found.states[step - 1]
@@ -80,6 +83,7 @@ def test_captures_by_step_are_of_the_states(kind, cache):
         with model.net.capture(site) as expected:
             model.net(state)
         torch.testing.assert_close(sites[site], expected[site], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(last[site], expected[site], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("feature", REFUSED)

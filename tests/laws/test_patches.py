@@ -213,20 +213,6 @@ def test_a_capture_changes_nothing_and_holds_the_last_pass_whole(feature, kind):
     assert taken["embed"].shape == taken["layers.2.mlp_out"].shape
 
 
-@pytest.mark.parametrize("kind", ["masked", "causal"])
-@pytest.mark.parametrize("cache", ["none", "exact"])
-def test_a_capture_around_a_sampler_is_its_last_pass(kind, cache):
-    """Whole texts, all rows, as the state before the last step has them."""
-    model, site = make_model(kind=kind), "layers.2.resid_out"
-    with model.net.capture(site) as taken:
-        found = unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
-    assert found.states is not None
-    before = found.states[-2] if kind == "masked" else found.states[-2][:, :-1]
-    with model.net.capture(site) as expected:
-        model.net(before)
-    torch.testing.assert_close(taken[site], expected[site], atol=1e-5, rtol=1e-5)
-
-
 def blank(x: torch.Tensor) -> torch.Tensor:
     """The second position's activation is nothing."""
     return x.index_fill(1, torch.tensor([1]), 0.0)

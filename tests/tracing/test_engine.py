@@ -124,17 +124,6 @@ def test_memory_that_is_too_small_for_one_run(place, said, monkeypatch):
         trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
-def test_other_errors_are_not_swallowed(monkeypatch):
-    model, tokens, answer = make(False)
-
-    def fail(self, *rest, **more):
-        raise RuntimeError("something else")
-
-    monkeypatch.setattr(Engine, "run", fail)
-    with pytest.raises(RuntimeError, match="something else"):
-        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
-
-
 def test_memory_setting_bounds_the_batch(monkeypatch):
     """A larger setting makes larger batches, from one row to all."""
     model, tokens, answer = make(False)
@@ -207,22 +196,26 @@ def test_mistakes_with_a_causal_model():
         trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE, guidance=1.0)
 
 
-def test_numbers_that_are_none():
-    model, tokens, answer = make(False)
-    model.net.norm.weight[0] = torch.nan
-    with pytest.raises(UserError, match="the network's logits are not numbers"):
-        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
-
-
-def test_a_restored_run_that_is_no_number_is_no_certainty(monkeypatch):
+@pytest.mark.parametrize("where", ["clean", "restored"])
+def test_runs_that_are_no_numbers_and_other_errors_are_raised(where, monkeypatch):
     model, tokens, answer = make(False)
     run = Engine.run
 
     def spoil(self, *rest, **more):
         return ((stop, logp * torch.nan) for stop, logp in run(self, *rest, **more))
 
-    monkeypatch.setattr(Engine, "run", spoil)
+    def fail(self, *rest, **more):
+        raise RuntimeError("something else")
+
+    if where == "clean":
+        model.net.norm.weight[0] = torch.nan
+    else:
+        monkeypatch.setattr(Engine, "run", spoil)
     with pytest.raises(UserError, match="the network's logits are not numbers"):
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
+    model.net.norm.weight[0] = 1.0
+    monkeypatch.setattr(Engine, "run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
         trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
