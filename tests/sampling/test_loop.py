@@ -149,8 +149,7 @@ def test_temperature_draws_from_the_distribution(model):
         ({"prompts": [list(range(9))], "length": 9}, "has 9 tokens, which leaves nothing to write"),
         (
             {"prompts": [list(range(8)) * 4]},
-            "3,… has 32 tokens, which leaves nothing to write in the model's context of 32: "
-            "shorten the prompt",
+            "nothing to write in the model's context of 32: shorten",
         ),
         ({"length": 33}, "a length of 33 was asked for, expected 1 to the context 32"),
         ({"length": [9, 9]}, "2 lengths were given for 1 prompts"),
@@ -160,12 +159,18 @@ def test_temperature_draws_from_the_distribution(model):
         ({"prompts": [[1], []], "guidance": 0.5}, "guidance needs a prompt in every row"),
         ({"block": 10, "steps": 16}, "16 steps cannot be shared by 3 blocks"),
         ({"prompts": ["text"]}, "has no tokenizer: give prompts as token ids"),
+        (
+            {"which": "twin", "prompts": [[]]},
+            "needs a first token, and a prompt is empty or missing",
+        ),
+        ({"which": "twin", "guidance": 0.5}, "has no unconditional pass: use guidance 0"),
     ],
 )
-def test_bad_input(model, settings, said):
-    with pytest.raises(UserError) as caught:
-        sample(model, **({"prompts": [[1, 2]]} | settings))
-    assert said in str(caught.value)
+def test_bad_input(request, settings, said):
+    settings = {"prompts": [[1, 2]]} | settings
+    model = request.getfixturevalue(settings.pop("which", "model"))
+    with pytest.raises(UserError, match=said):
+        sample(model, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -189,11 +194,25 @@ def test_causal_decoding_is_greedy_and_cached(twin):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"temperature": 0.8}, {"temperature": 1.5, "stochastic": 0.5}], ids=str
+    "settings",
+    [
+        {},
+        {"temperature": 0.8},
+        {"temperature": 1.5, "stochastic": 0.5},
+        {"length": None},
+        {"length": None, "name": "tiny-gpt2"},
+    ],
+    ids=str,
 )
-def test_causal_rows_do_not_depend_on_their_batch(twin, settings):
-    prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
-    settings = settings | {"seed": 2}
+def test_causal_rows_do_not_depend_on_their_batch(settings):
+    """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
+    settings = {"seed": 2, "length": [12, 20, 9], "name": "tiny"} | settings
+    config = unmask.preset(settings.pop("name"), vocab_size=V, causal=True, context=32)
+    twin, prompts = (
+        Model("x", lively(config), Blueprint(config, "causal")),
+        [[1, 2, 3], [4], [5] * 5],
+    )
+    lengths = settings.pop("length") or [32] * 3
     together = sample(twin, prompts, length=lengths, **settings)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         alone = sample(twin, [prompt], length=length, **settings)
@@ -201,18 +220,6 @@ def test_causal_rows_do_not_depend_on_their_batch(twin, settings):
         torch.testing.assert_close(
             together.confidence[i, :length], alone.confidence[0], atol=1e-5, rtol=1e-5
         )
-
-
-@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2"])
-def test_causal_rows_of_different_lengths_fill_their_context(name):
-    """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
-    config = unmask.preset(name, vocab_size=V, causal=True, context=32)
-    twin = Model("twin", lively(config), Blueprint(config, "causal"))
-    prompts = [[1], [2, 3, 4, 5, 6, 7, 8]]
-    together = sample(twin, prompts)
-    assert together.tokens.shape == (2, 32)
-    for i, prompt in enumerate(prompts):
-        assert torch.equal(together.tokens[i], sample(twin, [prompt]).tokens[0])
 
 
 def test_causal_decoding_stops_at_the_end_token():
@@ -226,23 +233,17 @@ def test_causal_decoding_stops_at_the_end_token():
     assert found.calls == 1 and found.texts == ["caves", "caves of"]
 
 
-def test_causal_not_a_number(twin):
-    """Said at the end, or at once where somebody watches."""
-    calls, seen = itertools.count(1), []
+@pytest.mark.parametrize("which", ["model", "twin"])
+def test_not_a_number_says_when(which, request):
+    """At the end, or at once where somebody watches."""
+    calls, seen, model = itertools.count(1), [], request.getfixturevalue(which)
 
     def break_third(x):
         return x * torch.nan if next(calls) == 3 else x
 
     for watch in (None, seen.append):
         calls = itertools.count(1)
-        with twin.net.patch({"logits": break_third}):
+        with model.net.patch({"logits": break_third}):
             with pytest.raises(UserError, match="logits are not numbers at step 3"):
-                sample(twin, [[1]], watch=watch)
+                sample(model, [[1]], watch=watch)
     assert len(seen) == 2
-
-
-def test_causal_bad_input(twin):
-    with pytest.raises(UserError, match="needs a first token, and a prompt is empty or missing"):
-        sample(twin, [[]])
-    with pytest.raises(UserError, match="has no unconditional pass: use guidance 0"):
-        sample(twin, [[1]], guidance=0.5)
