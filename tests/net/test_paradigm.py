@@ -12,8 +12,6 @@ from unmask.net.paradigm import Paradigm, find_unknown, get_paradigm, list_kinds
 from unmask.noise.processes import PROCESSES
 from unmask.noise.uniform import Uniform
 
-SAMPLERS |= dict.fromkeys(("uniform", "hybrid"), "ancestral")
-
 
 def make(kind: str, shift: bool = False) -> Model:
     config = preset("tiny", causal=kind == "causal")

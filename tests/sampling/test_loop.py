@@ -173,12 +173,6 @@ def test_bad_input(request, settings, said):
         sample(model, **settings)
 
 
-@pytest.fixture(scope="module")
-def twin() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, causal=True, context=32)
-    return Model("twin", lively(config), Blueprint(config, "causal"))
-
-
 def test_causal_decoding_is_greedy_and_cached(twin):
     """Every token is the likeliest after those before it, as whole passes say."""
     prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
