@@ -162,19 +162,6 @@ def test_other_noise_has_bounds_of_whole_texts_alone():
     assert chain["likelihood"] == "an upper bound on -log p", "the chain rule is masked models'"
 
 
-def test_the_standard_error_is_the_spread_over_seeds():
-    """Estimates of other seeds differ by about their error."""
-    pair = PAIRS[0]
-    logps, errors = [], []
-    for seed in range(12):
-        lm = UnmaskLM(make_model(), seed=seed, strata=4, repeats=4)
-        ((logp, _),) = lm.loglikelihood(ask("loglikelihood", pair))
-        logps.append(logp)
-        errors.append(lm.errors[pair])
-    spread = torch.tensor(logps).std()
-    assert 0.4 < float(spread / torch.tensor(errors).mean()) < 2.0
-
-
 def test_the_error_of_a_text_whose_windows_are_equal_is_the_spread_over_seeds():
     """Equal windows are drawn apart: one draw for all of nine would err three times as much."""
     model, text = make_model(), ("a" * 72,)

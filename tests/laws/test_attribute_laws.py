@@ -85,19 +85,6 @@ def test_strength_0_changes_no_bit(language, predictions, classifier):
     assert guided is predictions
 
 
-def test_constants_change_nothing(language, predictions, classifier):
-    """Neither a classifier that always says the same, nor a factor of one."""
-    same, _ = AttributeGuidance(lambda tokens, t: torch.full((len(tokens),), -3.0)).guide(
-        predictions, language.states, 2.0, MASK
-    )
-    assert torch.allclose(same.rows, predictions.rows, atol=1e-12)
-    one, other = (
-        AttributeGuidance(each).guide(predictions, language.states, 2.0, MASK)[0]
-        for each in (classifier, lambda tokens, t: classifier(tokens, t) - 7)
-    )
-    assert torch.allclose(one.rows, other.rows, atol=1e-12)
-
-
 def test_the_tower_rule(language, predictions, classifier):
     """sum_v p(v | z) p(y | z with v at l) = p(y | z): Z is 1, and rates are unchanged."""
     guide = AttributeGuidance(classifier, rates=True)

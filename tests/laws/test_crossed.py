@@ -98,15 +98,6 @@ def test_the_upper_end_never_falls_when_a_hit_is_added(seeds, spread):
     assert highs[0] < 0.05
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31), st.integers(0, 20))
-def test_no_hits_bound_what_any_hits_do(seed, number):
-    hits = np.zeros(NUM_SEEDS * FACTS * PHRASINGS)
-    none = estimate_mean(count_hits(hits.reshape(NUM_SEEDS, FACTS, -1)), is_share=True).high
-    hits[np.random.default_rng(seed).choice(len(hits), number, replace=False)] = 1
-    assert estimate_mean(count_hits(hits.reshape(NUM_SEEDS, FACTS, -1)), True).high >= none
-
-
 @pytest.mark.parametrize(
     ("seeds", "rate", "deviation"), [(1, 0.5, 0.0), (3, 0.5, 0.5), (8, 0.97, 0)]
 )

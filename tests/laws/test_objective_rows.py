@@ -119,13 +119,6 @@ def test_a_permuted_row_is_the_chain_rule_in_its_order(causal):
             torch.testing.assert_close(-nll[turn].double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_positions_in_their_order_change_nothing(causal, batch):
-    positions = torch.arange(L).expand(B, L)
-    x = causal.embed(batch.tokens)
-    moved = causal.run_layers(x, positions=positions)
-    torch.testing.assert_close(moved, causal.run_layers(x), atol=1e-6, rtol=1e-6)
-
-
 def test_tokens_move_with_their_positions(causal):
     """The last token's state depends on where the others stand, not on when they were written."""
     one = lively(preset("tiny", vocab_size=V, causal=True, layers=1))

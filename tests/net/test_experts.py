@@ -91,15 +91,6 @@ def test_what_is_added_is_linear_in_the_key():
     torch.testing.assert_close(mlp.split(gradient)[0][0, 0], mlp.downs[:, 7])
 
 
-def test_groups_of_rows():
-    generator = torch.Generator().manual_seed(3)
-    x, matrices = torch.randn(6, 4, generator=generator), torch.randn(4, 3, 4, generator=generator)
-    product = multiply_by_group(x, matrices, torch.tensor([0, 4, 0, 2]))
-    expected = torch.stack([matrices[1 if i < 4 else 3] @ row for i, row in enumerate(x)])
-    torch.testing.assert_close(product, expected)
-    assert multiply_by_group(x[:0], matrices, torch.zeros(4, dtype=torch.long)).shape == (0, 3)
-
-
 @pytest.mark.gpu
 def test_groups_of_rows_in_one_kernel():
     """On a GPU in bfloat16, groups without rows among them."""

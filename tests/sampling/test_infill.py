@@ -64,15 +64,6 @@ def test_a_space_before_a_mask_belongs_to_what_fills_it(model):
     assert two == one + 1, "a second space is one that was meant"
 
 
-def test_the_shipped_model_fills_after_a_space():
-    model = unmask.load("reversal-mdm")
-    text = "We sat down beside{}[MASK]*13, our old friend Renzo Calverinth."
-    without, with_space = (unmask.infill(model, text.format(space)) for space in ("", " "))
-    assert without.texts == with_space.texts is not None
-    assert without.texts[0].startswith("We sat down beside the ")
-    assert without.texts[0].endswith(", our old friend Renzo Calverinth.")
-
-
 def test_no_text_ends_before_what_was_given(model):
     """An end token in a gap would cut the given words off; behind them it may come."""
     end = torch.nn.functional.one_hot(

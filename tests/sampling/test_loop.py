@@ -132,16 +132,6 @@ def test_one_prompt_is_a_batch_of_one(model):
     assert one.texts == many.texts
 
 
-def test_temperature_draws_from_the_distribution(model):
-    """One mask, many rows: the shares of the tokens are their probabilities."""
-    prompt = list(range(9))
-    found = sample(model, [prompt] * 3000, steps=1, temperature=1.0, length=10, keep_states=False)
-    xt = torch.tensor([[*prompt, V - 1]])
-    p = model.logits(xt)[0, 9].double().softmax(-1)
-    counts = torch.bincount(found.tokens[:, 9], minlength=V - 1).double()
-    assert (counts / 3000 - p).abs().max() < 0.03
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

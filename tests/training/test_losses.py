@@ -65,13 +65,6 @@ def test_causal_objective_is_the_next_token_loss():
     assert torch.equal(trainer.learner(inputs), expected)
 
 
-def test_times_spread_over_the_whole_step():
-    """Antithetic over micro-batches: sorted, the times of a step are evenly spaced."""
-    trainer = make_trainer(batch={"micro": 2})
-    t = torch.cat([inputs.t for inputs, _ in trainer.feed(3)]).sort().values
-    assert torch.allclose(t.diff(), torch.full((7,), 1 / 8, dtype=torch.float64))
-
-
 def test_the_end_token_that_closes_a_row_is_learned():
     """Without filling, one end token after each text is predicted, and none after it."""
     trainer = make_trainer(kind="causal", objective={"filling": False})
