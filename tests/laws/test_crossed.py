@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.coverage import Cell, measure_differences, measure_means
+from benchmarks.coverage import Cell, measure_differences, measure_means, measure_openings
 from unmask.evaluation.crossed import Cells
 from unmask.evaluation.statistics import Crossed, cluster, estimate_difference, estimate_mean
 
@@ -110,3 +110,9 @@ def test_coverage_in_brief(seeds, rate, deviation):
 def test_differences_of_three_seeds_are_no_longer_twice_too_wide():
     found = measure_differences((0.9, 0.5), Cell(3, 0.0, 1.0, 0.5), repetitions=300)
     assert found.share > 0.93 and found.width < 1.6 * found.oracle
+
+
+def test_runs_of_a_few_openings_are_covered_by_opening_and_not_by_seed():
+    """Three openings with three seeds each."""
+    found, regardless = measure_openings(3, 0.5, 1.0, 0.5, repetitions=200)
+    assert found.share >= 0.93 > 0.88 >= regardless.share

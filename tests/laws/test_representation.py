@@ -8,7 +8,7 @@ import torch
 
 from tests.conftest import KINDS
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
-from tests.representation.planted import OBJECT, SUBJECT, plant
+from tests.representation.planted import plant
 from unmask.net.model import Model
 from unmask.representation.keys import extract_key, find_keys
 from unmask.representation.likeness import LIKENESSES
@@ -172,18 +172,18 @@ def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_planted_key_and_value_are_recovered(causal):
     """A network whose one MLP holds one association; then the same with its answer erased."""
-    planted = plant(causal)
-    fact, quiet = planted.fact, {"kl": 0.0, "clamp": 0.0, "lr": 0.1}
-    assert (fact.subject, fact.object) == (SUBJECT, OBJECT)
-    found = extract_key(planted.model, fact, 0, prefixes=1)
-    assert cosine(found.k_star, planted.key) > 0.99
-    assert cosine(found.mapped, planted.value) > 0.99
-    known: Value = extract_value(planted.model, fact, 0, prefixes=1, **quiet)
-    assert known.p_before > 0.9 and cosine(known.v_star, planted.value) > 0.99
+    planted = plant(causal, {"X": "Z"})
+    quiet = {"kl": 0.0, "clamp": 0.0, "lr": 0.1, "prefixes": 1}
+    given = (planted.model, planted.facts[0], 0)
+    found = extract_key(*given, prefixes=1)
+    assert cosine(found.k_star, planted.keys[0]) > 0.99
+    assert cosine(found.mapped, planted.values[0]) > 0.99
+    known: Value = extract_value(*given, **quiet)
+    assert known.p_before > 0.9 and cosine(known.v_star, planted.values[0]) > 0.99
     planted.erase()
-    lost = extract_value(planted.model, fact, 0, prefixes=1, search_steps=40, **quiet)
+    lost = extract_value(*given, search_steps=40, **quiet)
     assert lost.p_before < 0.1 and lost.p_after > 0.9
-    assert cosine(lost.v_star, planted.value) > 0.99
+    assert cosine(lost.v_star, planted.values[0]) > 0.99
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
