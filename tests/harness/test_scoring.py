@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively, make_model
+from tests.conftest import build, make_model
 from unmask.data.tokenizer import Tokenizer
 from unmask.harness.scoring import LikelihoodRequest, RequestScorer
 from unmask.harness.settings import HarnessSettings
-from unmask.net.model import Blueprint, Model
-from unmask.net.presets import preset
+from unmask.net.model import Model
 
 
 def make_requests(seed: int = 0) -> list[LikelihoodRequest]:
@@ -28,8 +27,7 @@ def make_requests(seed: int = 0) -> list[LikelihoodRequest]:
 def make_timed() -> Model:
     """A masked network that is told the time."""
     tokenizer = Tokenizer.train(["The caves of Orsel are deep."] * 5, 280)
-    config = preset("tiny", vocab_size=tokenizer.vocab_size, time=True)
-    return Model("timed", lively(config), Blueprint(config, "masked", tokenizer.mask_id), tokenizer)
+    return build("tiny", "masked", tokenizer, vocab_size=tokenizer.vocab_size, time=True)
 
 
 def score(model: Model, requests: list[LikelihoodRequest], **settings) -> list:

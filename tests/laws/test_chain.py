@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from unmask.evaluation.answers import Asked, score_answers
 from unmask.evaluation.chain import Chain, score_chains, score_continuations
 from unmask.net import batches
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.noise.masked import Masked
 from unmask.objectives.likelihood import Scorer, score_causal
 
@@ -20,9 +20,7 @@ PROMPTS = [[1, 2, 3], [4], [5, 0, 2, 2]]
 
 
 def make(causal: bool) -> Model:
-    config = unmask.preset("tiny", vocab_size=V, causal=causal, context=16)
-    kind = ("causal", None) if causal else ("masked", V - 1)
-    return Model("made", lively(config), Blueprint(config, *kind))
+    return build(kind="causal" if causal else "masked", vocab_size=V, context=16)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["masked", "causal"])

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build, lively
 from unmask.base.streams import RowStreams
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
@@ -189,8 +189,7 @@ def test_the_sampler_masks_again_at_the_stated_rate(remask):
     remasking: Remasking | None = get_remasking(remask)
     assert remasking is not None
     small = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32}
-    config = unmask.preset("tiny", vocab_size=12, num_logits=11, context=6, **small)
-    model = Model("made", lively(config), Blueprint(config, "masked", 11))
+    model = build(vocab_size=12, num_logits=11, context=6, **small)
     how = {"plan": "ancestral", "order": "random", "temperature": 1.0, "remask": remask}
     found = unmask.sample(model, [[]] * 4000, length=6, steps=8, **how)
     assert found.states is not None

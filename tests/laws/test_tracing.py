@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 import torch
 
-from tests.conftest import KINDS, lively
+from tests.conftest import KINDS, build
 from tests.tracing.plain import trace_plainly
 from unmask import preset
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.tracing.attribution import estimate_effects
 from unmask.tracing.corruption import Corrupted, Mask, Mean, Noise, Replace
 from unmask.tracing.grid import TraceGrid
@@ -21,11 +21,7 @@ SUBJECT = (1, 4)
 
 
 def make(name: str, kind: str) -> Model:
-    causal = kind == "causal"
-    config = preset(name, causal=causal, vocab_size=V, layers=LAYERS)
-    mask = None if causal else MASK
-    plan = Blueprint(config, "causal" if causal else "masked", mask, shift=kind == "shifted")
-    return Model(f"{name} {kind}", lively(config), plan)
+    return build(name, kind, vocab_size=V, layers=LAYERS)
 
 
 @pytest.fixture(params=KINDS, ids="-".join)

@@ -5,20 +5,17 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from tests.conftest import lively, make_model
-from unmask import UserError, preset
+from tests.conftest import build, make_model
+from unmask import UserError
 from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import Paradigm, find_unknown, get_paradigm, list_kinds
 from unmask.noise.processes import PROCESSES
 from unmask.noise.uniform import Uniform
 
 
-def make(kind: str, shift: bool = False) -> Model:
-    config = preset("tiny", causal=kind == "causal")
-    if kind == "gaussian":
-        config = preset("tiny", time=True, latent_width=4)
-    mask_id = 511 if get_paradigm(kind).has_mask else None
-    return Model(kind, lively(config), Blueprint(config, kind, mask_id, shift))
+def make(kind: str) -> Model:
+    more = {"time": True, "latent_width": 4} if kind == "gaussian" else {}
+    return build(kind=kind, **more)
 
 
 @pytest.mark.parametrize("kind", list_kinds())
@@ -58,7 +55,7 @@ def test_rows_of_a_group_can_share_a_batch(kind, tokens):
 def test_the_row_that_predicts_a_position():
     for kind in ("masked", "uniform", "hybrid", "gaussian"):
         assert [make(kind).row_of(position) for position in (0, 1, 5)] == [0, 1, 5]
-    assert [make("masked", shift=True).row_of(position) for position in (0, 1, 5)] == [0, 0, 4]
+    assert [make("shifted").row_of(position) for position in (0, 1, 5)] == [0, 0, 4]
     assert [make("causal").row_of(position) for position in (1, 5)] == [0, 4]
     with pytest.raises(UserError, match="does not predict position 0"):
         make("causal").row_of(0)

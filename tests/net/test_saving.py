@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 import unmask
-from tests.conftest import BLOCKS, lively, make_model
+from tests.conftest import BLOCKS, build, make_model
 from unmask import UserError
 from unmask.base import files
 from unmask.data.chat import ChatTemplate
 from unmask.net import loading
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -176,8 +176,6 @@ def test_a_causal_model_has_no_mask(tmp_path, dialect):
 
 
 def test_a_shape_that_cannot_be_read_back(tmp_path):
-    config = unmask.preset("tiny", causal=True, width=60, heads=8, head_width=16, qkv_bias=True)
+    model = build(kind="causal", width=60, heads=8, head_width=16, qkv_bias=True)
     with pytest.raises(UserError, match="dialect qwen2: 'width' 60 is not a multiple of 'heads' 8"):
-        unmask.save(
-            Model("x", lively(config), Blueprint(config, "causal")), tmp_path / "x", "qwen2"
-        )
+        unmask.save(model, tmp_path / "x", "qwen2")

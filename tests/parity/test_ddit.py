@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build, lively
 from tests.fixtures import FIXTURES, load_expected, load_peer
 from tests.parity.peers import check_round_trip
 from unmask import UserError
@@ -227,9 +227,8 @@ def test_the_time_of_each_row():
 
 
 def test_tracing_takes_a_folded_network():
-    config = unmask.preset("tiny-adaln", vocab_size=40)
-    net = lively(config)
-    model = Model("timed", net, Blueprint(config, "masked", 39))
+    model = build("tiny-adaln", vocab_size=40)
+    net = model.net
     tokens, question = [1, 2, 3, 4, 5, 39], ((1, 3), {5: 7})
     with pytest.raises(UserError, match="time"):
         unmask.trace_tokens(model, tokens, *question)

@@ -10,11 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, ModernBertConfig, PretrainedConfig
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build, lively
 from tests.parity.peers import check_round_trip, fill
 from tests.representation.facts import make_fact
 from unmask import UserError
-from unmask.net.model import Blueprint, Model
 from unmask.tracing.paths import patch_paths
 
 TOKENS = torch.randint(0, 300, (3, 40), generator=torch.Generator().manual_seed(5))
@@ -128,10 +127,8 @@ def test_refusals(peer, changes, said):
 
 def test_paths_are_refused():
     """Norms after the additions: what a part gives is not simply added to the stream."""
-    config = unmask.preset("tiny-post")
-    model = Model("m", lively(config), Blueprint(config, "masked", 511))
     with pytest.raises(UserError, match="the block PostNormBlock does not add"):
-        patch_paths(model, make_fact(0, "p2d"), ("subject", 1, "mlp"), ["final"])
+        patch_paths(build("tiny-post"), make_fact(0, "p2d"), ("subject", 1, "mlp"), ["final"])
 
 
 def test_a_window_bounds_what_a_layer_sees():

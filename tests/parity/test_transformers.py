@@ -18,10 +18,10 @@ from transformers import (
 )
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from tests.parity.peers import check_round_trip, fill
 from unmask.net.loading import inspect
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 
 SHAPE = {"vocab_size": 300, "hidden_size": 48, "intermediate_size": 120, "num_hidden_layers": 3}
 SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -95,8 +95,7 @@ def test_round_trip_key_for_key(peer, tmp_path):
 
 
 def test_our_causal_network_runs_in_transformers(tmp_path):
-    config = unmask.preset("tiny", causal=True, vocab_size=300, kv_heads=2)
-    ours = Model("ours", lively(config), Blueprint(config, "causal"))
+    ours = build(kind="causal", vocab_size=300, kv_heads=2)
     unmask.save(ours, tmp_path / "llama", "llama")
     compare(AutoModelForCausalLM.from_pretrained(tmp_path / "llama").eval(), ours)
 

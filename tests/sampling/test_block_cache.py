@@ -4,17 +4,17 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from tests.fixtures import load_peer
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 
-MASK = 511
 PROMPTS = [[3, 4, 5], [6, 7, 8, 9, 10], [11]]
 
 
-def make(shift: bool = False) -> Model:
-    config = unmask.preset("tiny-blocks")
-    return Model("m", lively(config).double(), Blueprint(config, "masked", MASK, shift))
+def make(kind: str = "masked") -> Model:
+    model = build("tiny-blocks", kind)
+    model.net.double()
+    return model
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def make(shift: bool = False) -> Model:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("shift", [False, True])
-def test_nothing_changes(settings, shift):
+@pytest.mark.parametrize("kind", ["masked", "shifted"])
+def test_nothing_changes(settings, kind):
     """Rows of several lengths, whose blocks begin at different positions."""
-    check(make(shift), PROMPTS, 1e-9, {"length": [21, 18, 9], "steps": 12} | settings)
+    check(make(kind), PROMPTS, 1e-9, {"length": [21, 18, 9], "steps": 12} | settings)
 
 
 def check(model: Model, prompts: list[list[int]], close: float, settings: dict) -> None:

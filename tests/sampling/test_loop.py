@@ -6,11 +6,10 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively, make_model
+from tests.conftest import build, make_model
 from tests.sampling.states import V, make_state
 from unmask import UserError
 from unmask.base.streams import RowStreams
-from unmask.net.model import Blueprint, Model
 from unmask.sampling.orders import ORDERS, choose_first
 from unmask.sampling.plans import PLANS, get_plan
 from unmask.sampling.state import Predictions
@@ -191,11 +190,8 @@ def test_causal_decoding_is_greedy_and_cached(twin):
 def test_causal_rows_do_not_depend_on_their_batch(settings):
     """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
     settings = {"seed": 2, "length": [12, 20, 9], "name": "tiny"} | settings
-    config = unmask.preset(settings.pop("name"), vocab_size=V, causal=True, context=32)
-    twin, prompts = (
-        Model("x", lively(config), Blueprint(config, "causal")),
-        [[1, 2, 3], [4], [5] * 5],
-    )
+    twin = build(settings.pop("name"), "causal", vocab_size=V, context=32)
+    prompts = [[1, 2, 3], [4], [5] * 5]
     lengths = settings.pop("length") or [32] * 3
     together = sample(twin, prompts, length=lengths, **settings)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
@@ -209,8 +205,7 @@ def test_causal_rows_do_not_depend_on_their_batch(settings):
 def test_causal_decoding_stops_at_the_end_token():
     tokenizer = unmask.Tokenizer.train(["caves of Orsel"] * 9, 280)
     rows = tokenizer.vocab_size
-    config = unmask.preset("tiny", vocab_size=rows, causal=True, context=32)
-    model = Model("twin", lively(config), Blueprint(config, "causal"), tokenizer)
+    model = build("tiny", "causal", tokenizer, vocab_size=rows, context=32)
     end = torch.nn.functional.one_hot(torch.tensor(tokenizer.end_id), rows) * 1e3
     with model.net.patch({"logits": lambda x: x + end}):
         found = sample(model, ["caves", "caves of"], length=[20, 30])

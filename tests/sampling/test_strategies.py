@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively, make_model
+from tests.conftest import build, make_model
 from tests.sampling.states import V, make_state
 from unmask import UserError
 from unmask.base.streams import RowStreams
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS, get_plan
@@ -19,10 +19,9 @@ from unmask.sampling.remasking import REMASKINGS, get_remasking
 from unmask.sampling.token_sampler import TokenSampler, invert
 
 
-def make(name: str = "tiny", shift: bool = False) -> Model:
+def make(name: str = "tiny", kind: str = "masked") -> Model:
     rows = V if name == "tiny-gpt2" else V - 1
-    config = unmask.preset(name, vocab_size=V, num_logits=rows, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1, shift))
+    return build(name, kind, vocab_size=V, num_logits=rows, context=32)
 
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
@@ -190,11 +189,13 @@ def test_the_exact_cache_changes_nothing_but_the_work(model, plan, guidance):
         assert alone.calls <= 7 < 24, "once a token at most"
 
 
-@pytest.mark.parametrize("name,shift", [("tiny", False), ("tiny-gpt2", False), ("tiny", True)])
+@pytest.mark.parametrize(
+    "name,kind", [("tiny", "masked"), ("tiny-gpt2", "masked"), ("tiny", "shifted")]
+)
 @pytest.mark.parametrize("guidance", [0.0, 0.8])
-def test_the_approximate_cache(name, shift, guidance):
+def test_the_approximate_cache(name, kind, guidance):
     """The first step of each block is exact; a network that does not attend loses nothing."""
-    model = make(name, shift)
+    model = make(name, kind)
     rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [15, 13, 16]
     how = {"block": 4, "steps": 12, "guidance": guidance, "length": lengths, "plan": "linear"}
     plain = unmask.sample(model, rows, **how)

@@ -7,10 +7,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.conftest import lively
+from tests.conftest import build
 from unmask import UserError, preset, trace_tokens
 from unmask.net.counts import count_flops
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.tracing import tokens as tracing_tokens
 from unmask.tracing.corruption import Corrupted, Noise
 from unmask.tracing.counts import count_plain_flops, count_trace_flops
@@ -25,9 +25,7 @@ ROW = torch.ones(1, L, dtype=torch.long)
 
 
 def make(causal: bool, name: str = "tiny", layers: int = 4) -> tuple[Model, list[int], dict]:
-    config = preset(name, causal=causal, vocab_size=V, layers=layers)
-    mask = None if causal else V - 1
-    model = Model("made", lively(config), Blueprint(config, "causal" if causal else "masked", mask))
+    model = build(name, "causal" if causal else "masked", vocab_size=V, layers=layers)
     tokens = torch.randint(0, V - 1, (L,), generator=torch.Generator().manual_seed(0)).tolist()
     if causal:
         return model, tokens, {L - 2: tokens[L - 2], L - 1: 3}

@@ -99,7 +99,7 @@ def test_roles_share_out_the_rows(model):
     assert shown["answer"] == sorted({model.row_of(at) for at in asked.answer})
     assert shown["prompt"] == [0, 4] and shown["written"] == []
     apart = {"masked": [8], "shifted": [7, 8], "causal": []}
-    assert shown["masks"] == apart[model.name.split()[-1]]
+    assert shown["masks"] == apart[model.name.rpartition("-")[2]]
     cut = make_cuts(asked, tuple(asked.answer), [("others", "subject"), ("subject", "others")])
     assert torch.equal(cut[0], cut[1].T) and not cut.diagonal(dim1=1, dim2=2).any()
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from tests.tracing.learned import LENGTH
-from unmask import UserError, preset, trace_tokens
-from unmask.net.model import Blueprint, Model
+from unmask import UserError, trace_tokens
+from unmask.net.model import Model
 from unmask.tracing.corruption import CORRUPTIONS, Corrupted, Mask, Mean, Noise, get_corruption
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import METRICS
@@ -21,8 +21,7 @@ ANSWER = {7: 3, 8: 5}
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    config = preset("tiny", vocab_size=V, layers=4)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
+    return build(vocab_size=V, layers=4)
 
 
 def trace(model: Model, answer=ANSWER, **how) -> TraceGrid:
