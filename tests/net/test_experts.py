@@ -118,9 +118,7 @@ def test_edits_go_into_dense_layers():
     model = build("tiny-llada2")
     config = model.net.config
     assert get_down(model, 0).weight.shape == (config.width, config.mlp_width)
-    with pytest.raises(
-        UserError, match="layer 1 of .* has no single down projection"
-    ):
+    with pytest.raises(UserError, match="layer 1 of .* has no single down projection"):
         get_down(model, 1)
 
 

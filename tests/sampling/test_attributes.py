@@ -149,9 +149,7 @@ def test_a_probe_in_a_file(model, probe, tmp_path):
     assert torch.equal(by_file.states, by_probe.states)
     for change in ({"width": 32}, {"layers": 1}):
         other = build(vocab_size=V, context=32, **change)
-        with pytest.raises(
-            UserError, match="but the model .* has .* it was trained on"
-        ):
+        with pytest.raises(UserError, match="but the model .* has .* it was trained on"):
             StateProbe.load(path, other)
     with pytest.raises(UserError, match="is not there"):
         unmask.sample(model, [[1]], classifier=tmp_path / "no", length=LENGTH)
