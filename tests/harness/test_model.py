@@ -216,9 +216,8 @@ def test_a_special_token_may_be_a_stop_sequence(monkeypatch):
         ({"order": "sideways"}, "sideways"),
         ({"max_gen_toks": 0}, "asks for 0 tokens: expected max_gen_toks of at least 1"),
         ({"max_gen_toks": "few"}, "expected numbers for max_gen_toks and temperature"),
-        ({"temperature": "hot"}, "expected numbers for max_gen_toks and temperature"),
-        ({"until": [5]}, r"until is \[5\]: expected a string or a list of strings"),
         ({"do_sample": "yes"}, "do_sample is 'yes': expected true or false"),
+        ({"until": [5]}, r"until is \[5\]: expected a string or a list of strings"),
     ],
 )
 def test_generation_that_cannot_be_had_is_a_sentence(kwargs, sentence):

@@ -183,10 +183,6 @@ def test_guidance_and_correctors_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     "settings,message",
     [
-        ({"classifier": 3}, "'classifier' is 3, expected a function or a probe's file"),
-        ({"judged": 0}, "the tokens to be judged are 0"),
-        ({"judged": "some"}, "the tokens to be judged are 'some'"),
-        ({"classifier_guidance": -1}, "guidance is -1"),
         ({"rates": True}, "'rates' is on, which needs plan 'ancestral'"),
         ({"classifier": few_low, "judged": "first-order"}, "has no method expand"),
         ({"classifier": lambda x, t: t[:1]}, r"the classifier returned \(1,\)"),

@@ -238,27 +238,20 @@ def test_snapshots_take_shorter_numbers(model):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"plan": "threshold=x"}, "should end in a number, such as threshold=0.5"),
-        ({"plan": "smdm=2"}, "plan 'smdm' takes no number"),
-        ({"plan": "threshold=7"}, "threshold of 7.0 was given: expected 0 to 1"),
         ({"remask": "cap=3"}, "cap=3 is not a share"),
-        ({"guidance": "sideways=1"}, "schedule 'sideways' is unknown"),
         ({"guidance": [1, 2]}, "2 guidance strengths were given for 16 steps"),
         ({"top_k": 5}, "give a temperature above 0"),
         ({"chat": True, "prompts": ["hello"]}, "has no chat template"),
         ({"forbid": list(range(V - 2))}, "tokens were forbidden: leave some"),
-        ({"forbid": [99]}, "token 99 was forbidden, but tokens run from 0 to 38"),
         ({"forbid": [7], "require": [[7]]}, "token 7 is both required and forbidden"),
         ({"forbid": [7], "fixed": {9: [7]}}, "token 7 is both fixed and forbidden"),
         ({"fixed": {0: [7]}}, "position 0 was fixed as token 7, but another token is given"),
         ({"fixed": {32: [7]}}, "fixed at position 32, but the rows are 32 tokens long"),
         ({"require": [list(range(31))]}, "31 tokens in a row, but a row has no such space"),
-        ({"require": [[]]}, "an empty text was required"),
         ({"require": [[99]]}, "token 99 was given, but tokens run from 0 to 39"),
         ({"require": [[V - 1]]}, "token 39 was required, but is never part of a text"),
         ({"fixed": {9: [V - 1]}}, "token 39 was fixed, but is never part of a text"),
         ({"prompts": [[1, 99]]}, "token 99 was given, but tokens run from 0 to 39"),
-        ({"prompts": [[-1]]}, "token -1 was given"),
     ],
 )
 def test_bad_input(model, settings, said):

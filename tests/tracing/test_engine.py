@@ -147,16 +147,12 @@ BAD = {
     "expected a range within 0..9": {"subject": (4, 12)},
     "overlaps the answer at position 7": {"subject": (6, 8)},
     "no answer was given": {"answer": {}},
+    "expected at least one, and none twice": {"parts": ("mlp", "mlp")},
     "position 9 is not in 0..8": {"answer": {9: 1}},
     "token 39 is none that the model can say": {"answer": {7: 39}},
     "position 5 of the answer holds the token": {"answer": {5: 1}},
     "'parts' is ('mlps',), expected a list of one of 'resid', 'mlp'": {"parts": ("mlps",)},
-    "expected at least one, and none twice": {"parts": ("mlp", "mlp")},
-    "metric 'q' is unknown": {"metric": "q"},
     "compares the answer with another one": {"metric": "logit_difference"},
-    "'mode' is 'undo', expected one of": {"mode": "undo"},
-    "'joint' is 'all', expected one of": {"joint": "all"},
-    "'severed' is 'all', expected one of": {"severed": "all"},
     "for the part resid alone": {"severed": "mlp"},
     "the foil names the token 3 at position 2": {"foil": {2: 3}},
     "the foil names the token 39 at position 7": {"foil": {7: 39}},
@@ -167,8 +163,6 @@ BAD = {
         "corruption": Corrupted(ROW[:, :3])
     },
     "trace_tokens has no argument 'windw': did you mean 'window'": {"windw": 2},
-    "trace_tokens has no argument 'foils': did you mean 'foil'": {"foils": {7: 3}},
-    "trace_tokens has no argument 'steps': known: corruption": {"steps": 4},
     "trace_tokens: 'settings' is ('mlp',), expected Tracing": {"settings": ("mlp",)},
 }
 
