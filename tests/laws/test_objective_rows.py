@@ -186,18 +186,12 @@ def test_a_fixed_rate_is_a_slice_of_the_masked_objective(small, batch):
         assert share == pytest.approx(1 / rate)
 
 
-def test_a_causal_network_sees_no_later_token():
-    """Why reversed questions are 0 by construction for one masked copy under causal attention."""
+def test_masked_targets_of_a_causal_network_are_read_one_position_before():
+    """In what masks the token itself: reversed questions are 0 by construction for one copy."""
     trainer = make_trainer(**ROWS["masked"])
     inputs, _ = trainer.feed(0)[0]
-    net, tokens = trainer.net, inputs.batch.tokens
-    assert net.config.causal and (tokens == trainer.job.model.require_mask()).any()
-    later = tokens.clone()
-    later[:, 40:] = (later[:, 40:] + 1) % 500
-    states = [net.run_layers(net.embed(each))[:, :40] for each in (tokens, later)]
-    torch.testing.assert_close(*states, atol=1e-6, rtol=1e-6)
-    # Each target is read one position before it, in what masks the token itself.
-    assert inputs.targets is not None
+    tokens = inputs.batch.tokens
+    assert trainer.net.config.causal and (tokens == trainer.job.model.require_mask()).any()
     row, at = inputs.targets.at // tokens.shape[1], inputs.targets.at % tokens.shape[1]
     clean = trainer.job.examples.take(trainer.order.rows_at(0)).tokens
     assert torch.equal(clean[row, (at + 1).clamp(max=79)][at > 0], inputs.targets.tokens[at > 0])
