@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 import unmask
-from tests.conftest import lively
-from unmask.net.model import Blueprint, Model
-from unmask.sampling import loop
-from unmask.sampling.denoiser import Denoiser
+from tests.laws.enumeration import sample_by_oracle
+from unmask.net.model import Model
 
 V, LENGTH, ROWS, SLIP = 8, 16, 2000, 1e-3
 STAY = 0.6
@@ -53,21 +51,9 @@ def test_messages_are_sums_over_all_texts():
             assert torch.allclose(p[at], sums / sums.sum(), atol=1e-12)
 
 
-class ChainDenoiser(Denoiser):
-    """The chain's own conditionals in place of the network's."""
-
-    def _run(self, xt, open_, number, guidance, real, prompt):
-        self.calls += 1
-        return find_marginals(xt)[open_].log()
-
-
 @pytest.fixture
 def chain(monkeypatch) -> Model:
-    monkeypatch.setattr(
-        loop, "make_denoiser", lambda model, canvas, cache, never: ChainDenoiser(model, canvas)
-    )
-    config = unmask.preset("tiny", vocab_size=V + 1, num_logits=V, context=LENGTH)
-    return Model("chain", lively(config), Blueprint(config, "masked", V))
+    return sample_by_oracle(monkeypatch, lambda xt: find_marginals(xt).log(), V, LENGTH)
 
 
 def count_slips(model: Model, **settings) -> tuple[float, int]:

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.conftest import lively
-from tests.laws.conftest import MASK, B, L, T, V
+from tests.laws.conftest import MASK, B, L, T, V, train
 from unmask import UserError, preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
@@ -238,14 +238,8 @@ def test_stochastic_length(batch):
 def test_every_process_trains(process, num_steps, timed, batch):
     """A few steps of each make its loss on the same draws smaller."""
     net = Transformer(preset("tiny", vocab_size=V, time=timed))
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(12):
-        loss, _ = process_loss(net, process, batch, T, RowStreams.make(3, B), num_steps=num_steps)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    given, steps = (net, process, batch, T), {"num_steps": num_steps}
+    losses = train(net, lambda: process_loss(*given, RowStreams.make(3, B), **steps)[0])
     assert losses[-1] < 0.8 * losses[0]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unmask
-from tests.laws.test_patches import HONOURED, REFUSED, pair, same, score
+from tests.laws.test_patches import HONOURED, pair, same, score
 from tests.representation.facts import make_model
 from unmask import UserError
 from unmask.net.model import Model
@@ -56,17 +56,6 @@ def draw_alike(model: Model, **how) -> list[torch.Tensor]:
     return [found.tokens, found.committed_at, found.confidence]
 
 
-@pytest.mark.parametrize(("feature", "kind"), pair(STEPPED))
-def test_a_capture_by_step_is_what_each_state_gives(feature, kind):
-    model, site = make_model(kind=kind), "layers.2.attn_pattern"
-    plain = STEPPED[feature](model)
-    with model.net.capture(site, "logits", steps=[1, 3]) as taken:
-        found = STEPPED[feature](model)
-    assert set(taken) == {1, 3} and set(taken[1]) == {site, "logits"}
-    for a, b in zip(found, plain, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 @pytest.mark.parametrize("cache", ["none", "exact"])
 def test_captures_by_step_are_of_the_states(kind, cache):
@@ -84,14 +73,6 @@ def test_captures_by_step_are_of_the_states(kind, cache):
             model.net(state)
         torch.testing.assert_close(sites[site], expected[site], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(last[site], expected[site], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("feature", REFUSED)
-def test_what_runs_the_network_in_parts_refuses_patches_of_steps(feature):
-    model = make_model()
-    with pytest.raises(UserError, match="is patched or captured at layers.0.attn_v"):
-        with model.net.patch({"layers.0.attn_v": lambda x: x * 0.5}, steps=2):
-            REFUSED[feature](model)
 
 
 def test_steps_that_never_come():

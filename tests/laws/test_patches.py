@@ -192,25 +192,31 @@ def test_what_runs_the_network_in_parts_refuses(feature, kind):
     plain = run(model)
     for site in (*PATCHES, "layers.3.resid_out"):
         said = f"is patched or captured at {site.replace('*', '0')}.* leave the `with`"
-        with pytest.raises(UserError, match=said):
-            with model.net.patch({site: lambda x: x * 0.5}):
+        half = {site: lambda x: x * 0.5}
+        net = model.net
+        for context in (net.patch(half), net.patch(half, steps=2), net.capture(site)):
+            with pytest.raises(UserError, match=said), context:
                 run(model)
-        with pytest.raises(UserError, match="is patched or captured at"), model.net.capture(site):
-            run(model)
-        assert not model.net.taps.attached
+        assert not net.taps.attached
     assert same(run(model), plain), "nothing stays behind"
 
 
 @pytest.mark.parametrize(("feature", "kind"), pair(HONOURED))
 def test_a_capture_changes_nothing_and_holds_the_last_pass_whole(feature, kind):
+    """As does one of steps, of what has steps."""
     model, run = make_model(kind=kind), HONOURED[feature]
-    plain = run(model)
-    with model.net.capture("embed", "layers.2.mlp_out", "logits") as taken:
-        found = run(model)
-    for a, b in zip(found, plain, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-    assert taken["logits"].isfinite().all(), "nobody writes into a captured tensor"
-    assert taken["embed"].shape == taken["layers.2.mlp_out"].shape
+    plain, sites = run(model), ("embed", "layers.2.mlp_out", "layers.2.attn_pattern", "logits")
+    for steps in (None, [1, 3]):
+        if steps and feature in ("logits", "score_answers"):
+            continue
+        with model.net.capture(*sites, **({"steps": steps} if steps else {})) as taken:
+            found = run(model)
+        for a, b in zip(found, plain, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+        assert not steps or set(taken) == set(steps)
+        for each in [taken[step] for step in steps] if steps else [taken]:
+            assert each["logits"].isfinite().all(), "nobody writes into a captured tensor"
+            assert each["embed"].shape == each["layers.2.mlp_out"].shape
 
 
 def blank(x: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.laws.conftest import B, L, T, V
+from tests.laws.conftest import B, T, V
 from unmask import preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
@@ -15,15 +15,7 @@ from unmask.objectives.vectors import gaussian_loss, predict_tokens
 @pytest.mark.parametrize("form", ["bound", "cdcd"])
 def test_gaussian_trains(form, batch):
     net = gaussian_net()
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(12):
-        loss, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), form=form)
-        assert terms.shape == (B, L)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    losses = train(net, lambda: compute(net, batch, form=form, self_condition=0.5)[0])
     assert losses[-1] < 0.9 * losses[0]
 
 
