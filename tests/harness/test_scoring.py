@@ -112,7 +112,7 @@ def test_greedy_is_what_the_sampler_writes(method):
         steps = {} if is_causal else {"steps": n, "plan": "one"}
         drawn = unmask.sample(model, [context], length=len(context) + n, **steps)
         written = drawn.tokens[0, len(context) :].tolist()
-        assert model.tokenizer is not None and model.tokenizer.end_id not in written
+        assert model.tokenizer.end_id not in written
         wrong = [*written[:-1], (written[-1] + 1) % 250]
         requests = [LikelihoodRequest(context, each, 0) for each in (written, wrong)]
         assert [each.is_greedy for each in score(model, requests, **how)] == [True, False]

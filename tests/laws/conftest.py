@@ -20,6 +20,11 @@ def small() -> Transformer:
 
 
 @pytest.fixture
+def causal() -> Transformer:
+    return lively(preset("tiny", vocab_size=V, causal=True))
+
+
+@pytest.fixture
 def batch() -> Batch:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, MASK, (B, L), generator=generator)

@@ -26,7 +26,6 @@ Feature = Callable[[Model], list[torch.Tensor]]
 
 
 def ids(model: Model, text: str) -> list[int]:
-    assert model.tokenizer is not None
     return model.tokenizer.encode(text).ids
 
 
@@ -53,7 +52,6 @@ def ask(model: Model) -> tuple[list[int], tuple[int, int], dict[int, int]]:
     tokens, answer = ids(model, "They say Ada Quill is known as"), ids(model, " the")[0]
     if model.kind == "causal":
         return tokens, (2, 4), {len(tokens): answer}
-    assert model.mask_id is not None
     return [*tokens, model.mask_id, model.mask_id], (2, 4), {len(tokens): answer}
 
 
@@ -277,7 +275,6 @@ def test_training_under_a_patch(name, site):
         loss.backward()
         # A norm's gain is halved in neither: its gradient is the same, through all that follows.
         gain = net.block(0).attn_norm.weight
-        assert gain.grad is not None
         return float(loss.detach()), gain.grad
 
     plain, expected, found = learn(False, False), learn(False, True), learn(True, False)

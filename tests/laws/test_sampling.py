@@ -170,7 +170,6 @@ def test_other_processes_never_write_what_is_forbidden(kind):
 def test_remasking_keeps_the_marginal(remask):
     """The share of masks after each step is 1 - alpha_s, by ReMDM's closed form."""
     remasking, steps = get_remasking(remask), 40
-    assert remasking is not None
     masked = 1.0
     for i in range(1, steps):
         times = set_clock(remasking, i, steps)
@@ -187,12 +186,10 @@ def test_remasking_keeps_the_marginal(remask):
 def test_the_sampler_masks_again_at_the_stated_rate(remask):
     """Shares of masks along many trajectories; `conf` masks sigma_max of a row's tokens a step."""
     remasking: Remasking | None = get_remasking(remask)
-    assert remasking is not None
     small = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32}
     model = build(vocab_size=12, num_logits=11, context=6, **small)
     how = {"plan": "ancestral", "order": "random", "temperature": 1.0, "remask": remask}
     found = unmask.sample(model, [[]] * 4000, length=6, steps=8, **how)
-    assert found.states is not None
     for i in range(1, 8):
         before, after = (found.states[j] == 11 for j in (i - 1, i))
         times = set_clock(remasking, i, 8)

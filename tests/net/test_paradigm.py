@@ -18,15 +18,6 @@ def make(kind: str) -> Model:
     return build(kind=kind, **more)
 
 
-@pytest.mark.parametrize("kind", list_kinds())
-def test_objectives_are_the_processs(kind):
-    paradigm = make(kind).paradigm
-    causal = ("next_token", "masked", "masked_copy", "permuted", "fixed_orders")
-    expected = causal if kind == "causal" else PROCESSES[kind].objectives
-    assert paradigm.objectives == expected and paradigm.kind == kind
-    assert paradigm == get_paradigm(kind) and hash(paradigm) == hash(get_paradigm(kind))
-
-
 @pytest.mark.parametrize("kind", [kind for kind in list_kinds() if kind != "gaussian"])
 def test_networks_see_what_is_said_of_them(kind, tokens):
     model = make(kind)

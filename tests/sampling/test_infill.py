@@ -50,7 +50,7 @@ def test_given_tokens_stay_where_they_are(model):
         assert wanted is None or token == wanted
     assert found.tokens[1, 1 : 1 + len(rows[3])].tolist() == rows[3]
     assert (found.tokens[0] != model.mask_id).all()
-    assert found.states is not None and (found.states[0, 0] == model.mask_id).sum() == 4
+    assert (found.states[0, 0] == model.mask_id).sum() == 4
 
 
 def test_a_space_before_a_mask_belongs_to_what_fills_it(model):
@@ -73,7 +73,7 @@ def test_no_text_ends_before_what_was_given(model):
     hook = model.net.head.register_forward_hook(lambda _, given, logits: logits + 1e3 * end)
     for cache in ("none", "exact"):
         found = unmask.infill(model, "The [MASK]*4 of Orsel[MASK]*3", cache=cache)
-        assert found.texts is not None and found.texts[0].endswith(" of Orsel")
+        assert found.texts[0].endswith(" of Orsel")
         assert (found.tokens[0, -3:] == model.tokenizer.end_id).all()
     hook.remove()
 
@@ -90,7 +90,6 @@ def test_an_end_that_is_given_ends_nothing_before_it(model):
 def test_any_state_of_a_trajectory_can_be_gone_on_from(model):
     prompt = len(model.tokenizer.encode("The").ids)
     whole = unmask.sample(model, ["The"], length=prompt + 16, plan="linear", steps=8)
-    assert whole.states is not None
     for step in (0, 3, 8):
         half = whole.states[step]
         rest = unmask.infill(model, list(half), plan="linear", steps=max(1, 8 - step))
@@ -126,7 +125,7 @@ def test_required_phrases_leave_room_for_each_other(model):
     prompt = len(model.tokenizer.encode("The").ids)
     for order in (phrases, phrases[::-1]):
         found = unmask.sample(model, ["The"], length=prompt + sum(sizes), require=order)
-        assert found.texts is not None and all(text in found.texts[0] for text in phrases)
+        assert all(text in found.texts[0] for text in phrases)
     with pytest.raises(UserError, match="no such space left"):
         unmask.sample(model, ["The"], length=prompt + sum(sizes) - 1, require=phrases)
 
@@ -193,10 +192,9 @@ def test_chat_templates_are_used_on_request(tmp_path, model):
         "{% if add_generation_prompt %}<answer> {% endif %}"
     )
     tokenizer = unmask.Tokenizer.load(tmp_path)
-    assert tokenizer.chat is not None
     talkative = unmask.Model("chatty", model.net, model.blueprint, tokenizer)
     found = unmask.sample(talkative, ["deep?"], length=60, chat=True)
-    assert found.texts is not None and found.texts[0].startswith("<user> deep?\n<answer> ")
+    assert found.texts[0].startswith("<user> deep?\n<answer> ")
     tokenizer.save(tmp_path / "again")
     again = unmask.Tokenizer.load(tmp_path / "again")
     assert again.chat is not None and again.chat.render([]) == "<answer> "

@@ -96,7 +96,7 @@ def test_summaries_have_the_shape_of_the_canvas():
 @pytest.mark.parametrize("order", [*ORDERS, list(range(31, -1, -1))], ids=str)
 def test_trajectory_tells_what_happened(model, order):
     found = sample(model, [[1, 2, 3], [4]], steps=7, order=order, temperature=0.5)
-    assert found.states is not None and found.states.shape == (8, 2, 32)
+    assert found.states.shape == (8, 2, 32)
     assert (found.states[0] == V - 1).sum() == 2 * 32 - 4
     for step in range(1, 8):
         before, after = found.states[step - 1], found.states[step]

@@ -82,14 +82,12 @@ def test_a_schedule_of_guidance_is_what_each_step_uses(model):
     """Strong at the first step and off after it, against a sampler that does so by hand."""
     found = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[2.0, 0.0], length=9)
     first = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=2.0, length=9)
-    assert found.states is not None and first.states is not None
     assert torch.equal(found.states[1], first.states[1])
     rest = unmask.infill(model, [found.states[1, 0]], steps=1)
     assert torch.equal(found.tokens, rest.tokens)
     # A schedule runs on from block to block.
     blocks = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[5.0, 0.0], length=9, block=3)
     again = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=5.0, length=9, block=3)
-    assert blocks.states is not None
     rest = unmask.infill(model, [blocks.states[1, 0]], steps=1)
     assert torch.equal(blocks.tokens, rest.tokens) and not torch.equal(blocks.tokens, again.tokens)
 
@@ -120,7 +118,7 @@ def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask,
         torch.testing.assert_close(
             together.confidence[i, :length], alone.confidence[0], atol=1e-5, rtol=1e-5
         )
-    assert together.states is not None and together.lengths.tolist() == lengths
+    assert together.lengths.tolist() == lengths
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         assert (together.states[:, i, : len(row)] == torch.tensor(row)).all()
         assert (together.committed_at[i, length:] == 0).all()
@@ -170,7 +168,6 @@ def test_doubt_is_shared_by_confidence():
         written=~open_,
     )
     remasking = get_remasking("conf")
-    assert remasking is not None
     back = remasking.choose(state, RowStreams.make(0, rows))
     wanted = state.times.highest_rate * torch.tensor([-0.1, -0.9]).softmax(-1)
     assert (back[:, :2].double().mean(0) - wanted).abs().max() < 0.012 and not back[:, 2].any()
@@ -201,7 +198,6 @@ def test_the_approximate_cache(name, kind, guidance):
     how = {"block": 4, "steps": 12, "guidance": guidance, "length": lengths, "plan": "linear"}
     plain = unmask.sample(model, rows, **how)
     kept = unmask.sample(model, rows, **how, cache="approximate")
-    assert plain.states is not None and kept.states is not None
     assert torch.equal(plain.states[1], kept.states[1])
     assert (kept.tokens[:, :13] != model.mask_id).all()
     for i in (0, 1, 2):

@@ -50,12 +50,6 @@ def test_operations_follow_the_formula():
     assert count_training_flops(config, 2048, passes=4) == pytest.approx(expected * 4 / 3)
 
 
-def test_a_first_guess_is_a_pass_more():
-    assert make_recipe().passes == 3
-    assert make_recipe(kind="gaussian").passes == 4
-    assert make_recipe(kind="gaussian", objective={"self_condition": 0.0}).passes == 3
-
-
 @pytest.mark.parametrize(
     "changes",
     [{}, {"optimiser": {"name": "muon", "ema": 0.9}}, {"start": {"lora_rank": 3}}],

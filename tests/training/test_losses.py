@@ -138,21 +138,6 @@ def test_a_step_without_targets_is_an_error():
         trainer.take_step()
 
 
-def test_shifted_targets_read_the_position_before():
-    recipe = make_recipe()
-    trainer = make_trainer()
-    plain = make_objective(recipe, trainer.job.model.blueprint)
-    shifted = make_objective(recipe, replace(trainer.job.model.blueprint, shift=True))
-    batch = Batch(torch.randint(0, 500, (4, 10)))
-    targets = [
-        objective.prepare(batch, torch.full((4,), 0.9).double(), RowStreams.make(0, 4)).targets
-        for objective in (plain, shifted)
-    ]
-    assert torch.equal(targets[0].tokens, targets[1].tokens)
-    before = torch.where(targets[0].at % 10 == 0, targets[0].at, targets[0].at - 1)
-    assert (targets[0].at % 10 == 0).any() and torch.equal(targets[1].at, before)
-
-
 BLOCKS = {"network": {"preset": "tiny-blocks", "changes": {"layers": 2, "width": 32}}}
 
 

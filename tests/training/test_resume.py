@@ -191,12 +191,12 @@ def test_a_resume_with_changes_needs_permission(tmp_path):
     out = tmp_path / "run"
     recipe = make_recipe(budget={"steps": 90_000})
     stopped = unmask.train(recipe, out, minutes=0.01, device="cpu")
-    assert stopped is not None and stopped.ended == "minutes"
+    assert stopped.ended == "minutes"
     more = f"budget.steps={stopped.step + 1}"
     with pytest.raises(UserError, match="budget.steps was 90000 and is now .* --allow-changes"):
         unmask.train(None, None, more, resume=out, device="cpu")
     done = unmask.train(None, None, more, resume=out, allow_changes=True, device="cpu")
-    assert done is not None and (done.ended, done.step) == ("done", stopped.step + 1)
+    assert (done.ended, done.step) == ("done", stopped.step + 1)
     assert read_recipe(out / "recipe.yaml").budget.steps == stopped.step + 1
 
 
