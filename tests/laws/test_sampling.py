@@ -15,7 +15,6 @@ from unmask.net.model import Blueprint, Model
 from unmask.noise.settings import NoiseConfig
 from unmask.sampling.loop import set_clock
 from unmask.sampling.remasking import Remasking, get_remasking
-from unmask.sampling.state import StepTimes
 
 LENGTH, STEPS, ROWS, MASK = 2, 4, 20_000, 2
 
@@ -235,12 +234,6 @@ def test_no_number_is_drawn_twice_and_every_token_is_committed(kind, monkeypatch
     assert (found.committed_at[:, 0] == 0).all() and (found.committed_at[:, 1:] > 0).all()
     assert (found.confidence[:, 1:] < 1).any()
     assert torch.equal(found.states[-1], found.tokens) and (found.tokens != MASK).all()
-
-
-def test_times_of_a_step():
-    times = StepTimes.at(1, 4)
-    assert (times.t, times.s, times.highest_rate, times.reveal_chance(0.0)) == (1, 0.75, 1, 0.25)
-    assert StepTimes.at(4, 4).highest_rate == 0 and StepTimes.at(4, 4).reveal_chance(0.0) == 1
 
 
 TOLD_THE_TIME = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32, "context": 6, "time": True}

@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import build
 from unmask import UserError, preset, trace_tokens
-from unmask.net.counts import count_flops
 from unmask.net.model import Model
 from unmask.tracing import tokens as tracing_tokens
 from unmask.tracing.corruption import Corrupted, Noise
@@ -68,11 +67,6 @@ def test_operations_are_the_closed_form(name, causal, part, window):
         model.net.config, length, 3, read, (part,), window, SUBJECT[0] if causal else 0
     )
     assert counter.get_total_flops() == expected
-
-
-def test_plain_operations_are_whole_passes():
-    config = preset("tiny")
-    assert count_plain_flops(config, 7, 10, 3) == (3 * 3 * 7 + 1) * 11 * count_flops(config, 7)
 
 
 @pytest.mark.parametrize("causal", [False, True])
