@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from tests.conftest import lively
+from tests.conftest import build, lively
 from unmask import UserError, preset
 from unmask.net.config import NetConfig
 from unmask.net.rotary import RotaryTables
@@ -295,3 +295,18 @@ def test_positions_that_rows_do_not_have(at, expected):
     net = Transformer(NetConfig(vocab_size=8, width=8, layers=1, heads=2, mlp_width=8), seed=0)
     with pytest.raises(UserError, match=expected):
         net.unembed(torch.zeros(2, 3, 8), at)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_is_not_rows_of_tokens():
+    model = build()
+    for given, said in (
+        (torch.tensor([1, 2, 3]), r"a tensor of shape \(3,\) and dtype int64: expected token ids"),
+        (torch.rand(1, 3), "and dtype float32: expected token ids"),
+        ("They say", "was given the text 'They say': expected token ids"),
+        ([[1, 2]], "was given a list: expected a tensor of token ids"),
+    ):
+        # A model has a tokenizer for texts; the network alone has none.
+        for run in (model.net,) if isinstance(given, str) else (model.logits, model.net):
+            with pytest.raises(UserError, match=said):
+                run(given)

@@ -319,21 +319,6 @@ def test_a_patch_is_a_function():
     assert not model.net.taps.attached
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_is_not_rows_of_tokens():
-    model = make_model()
-    for given, said in (
-        (torch.tensor([1, 2, 3]), r"a tensor of shape \(3,\) and dtype int64: expected token ids"),
-        (torch.rand(1, 3), "and dtype float32: expected token ids"),
-        ("They say", "was given the text 'They say': expected token ids"),
-        ([[1, 2]], "was given a list: expected a tensor of token ids"),
-    ):
-        # A model has a tokenizer for texts; the network alone has none.
-        for run in (model.net,) if isinstance(given, str) else (model.logits, model.net):
-            with pytest.raises(UserError, match=said):
-                run(given)
-
-
 STEPPED = {name: run for name, run in HONOURED.items() if name not in ("logits", "score_answers")}
 """What has denoising steps; the rest has none, and says so."""
 
