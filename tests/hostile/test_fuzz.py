@@ -226,13 +226,9 @@ def fuzz_facts(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
     return Attempt(call, f"{read} {path.name}: {what}", is_bad)
 
 
-def copy_model(pieces: Pieces, out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (pieces.folder / "diffusion").iterdir()}
-
-
 def fuzz_model(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
     """A model folder with a spoiled config, tokenizer, index or weight file."""
-    files = copy_model(pieces, out)
+    files = {path.name: path.read_bytes() for path in (pieces.folder / "diffusion").iterdir()}
     names = ("config.json", "model.safetensors", "tokenizer.json", "index")
     name = draw(st.sampled_from([*names[:2], *names]))
     if name == "model.safetensors":
@@ -350,18 +346,13 @@ def run_cases(fuzz: Callable, number: int, pieces: Pieces, base: Path) -> Counte
     return outcomes
 
 
+@pytest.mark.parametrize("is_all", [False, pytest.param(True, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("fuzz", FUZZES, ids=lambda fuzz: fuzz.__name__)
-def test_a_slice(fuzz, pieces, alone):
-    outcomes = run_cases(fuzz, FUZZES[fuzz][0], pieces, alone)
-    assert outcomes["tried"] >= FUZZES[fuzz][0]
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("fuzz", FUZZES, ids=lambda fuzz: fuzz.__name__)
-def test_all(fuzz, pieces, alone):
-    outcomes = run_cases(fuzz, FUZZES[fuzz][1], pieces, alone)
+def test_cases(fuzz, is_all, pieces, alone):
+    """A slice of them, or all."""
+    outcomes = run_cases(fuzz, FUZZES[fuzz][is_all], pieces, alone)
     print(f"{fuzz.__name__}: {dict(outcomes)}")
-    assert outcomes["tried"] >= FUZZES[fuzz][1]
+    assert outcomes["tried"] >= FUZZES[fuzz][is_all]
 
 
 @pytest.mark.prove
