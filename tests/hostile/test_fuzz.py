@@ -349,7 +349,6 @@ def run_cases(fuzz: Callable, number: int, pieces: Pieces, base: Path) -> Counte
 @pytest.mark.parametrize("is_all", [False, pytest.param(True, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("fuzz", FUZZES, ids=lambda fuzz: fuzz.__name__)
 def test_cases(fuzz, is_all, pieces, alone):
-    """A slice of them, or all."""
     outcomes = run_cases(fuzz, FUZZES[fuzz][is_all], pieces, alone)
     print(f"{fuzz.__name__}: {dict(outcomes)}")
     assert outcomes["tried"] >= FUZZES[fuzz][is_all]
