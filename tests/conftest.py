@@ -5,6 +5,7 @@ import gc
 import signal
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -17,6 +18,7 @@ from tests.shapes import forget_calls
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
+from unmask.net.paradigm import get_paradigm
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 
@@ -112,12 +114,26 @@ def tokens() -> torch.Tensor:
 TEXTS = ["The caves of Orsel are deep.", "The baker of Wrenmouth sings."] * 5
 
 
+def build(
+    name: str = "tiny",
+    kind: str = "masked",
+    tokenizer: Tokenizer | None = None,
+    seed: int = 0,
+    **changes: Any,
+) -> Model:
+    """A lively model of a kind (`shifted` is masked); without a tokenizer the last token masks."""
+    config = preset(name, causal=kind == "causal", **changes)
+    known = "masked" if kind == "shifted" else kind
+    mask_id = config.vocab_size - 1 if tokenizer is None else tokenizer.mask_id
+    has_mask = get_paradigm(known).has_mask
+    plan = Blueprint(config, known, mask_id if has_mask else None, shift=kind == "shifted")
+    return Model(f"{name}-{kind}", lively(config, seed), plan, tokenizer)
+
+
 def make_model(name: str = "tiny", causal: bool = False, seed: int = 0) -> Model:
     tokenizer = Tokenizer.train(TEXTS, 280)
-    rows = tokenizer.vocab_size
-    config = preset(name, causal=causal, vocab_size=rows)
-    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
-    return Model("made", lively(config, seed), Blueprint(config, *kind), tokenizer)
+    kind = "causal" if causal else "masked"
+    return build(name, kind, tokenizer, seed, vocab_size=tokenizer.vocab_size)
 
 
 def make_noised(kind: str) -> Model:

@@ -34,8 +34,8 @@ TESTS = {
     "gpt2": [AGREES],
     "gpt_neox": [AGREES],
     "qwen3_moe": [AGREES],
-    "modernbert": [f"{PARITY}test_modernbert.py::test_logits_agree"],
-    "bert": [f"{PARITY}test_bert.py::test_logits_agree"],
+    "modernbert": [f"{PARITY}test_encoders.py::test_logits_agree"],
+    "bert": [f"{PARITY}test_encoders.py::test_logits_agree"],
     "illada": [f"{PARITY}test_formats.py::test_illada"],
     "fast_dllm": [
         f"{PARITY}test_formats.py::test_logits",

@@ -1,6 +1,5 @@
 """An edit comes on whole and goes off to the bit, in any order, and survives a file."""
 
-import signal
 from contextlib import ExitStack
 
 import pytest
@@ -105,27 +104,6 @@ def test_interrupts_one_after_the_other_leave_no_edit_on(model, monkeypatch):
     with pytest.raises(KeyboardInterrupt), edit.on(model):
         pass
     assert len(calls) == 5 and not have_changed(model, before) and not edit.is_on(model)
-
-
-def test_a_signal_at_any_moment_leaves_the_network_whole(model):
-    edit, before = make_edit(model, 0, 1, 2), copy_weights(model)
-    interrupted = 0
-    previous = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    try:
-        for number in range(40):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + number))
-                with edit.on(model), edit.on(model):
-                    model.logits(TOKENS)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                interrupted += 1
-            assert not have_changed(model, before)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-        torch.set_grad_enabled(True)  # the signal may have met torch while it switched gradients
-    assert interrupted
 
 
 def test_save_and_load_give_the_same_edit(model, tmp_path):

@@ -221,18 +221,6 @@ class TestReveals:
             # A causal network always sees the tokens before.
             assert update(twin, OBJECT, reveal).equal(update(twin, OBJECT, "none"))
 
-    def test_guidance_is_mixed_in_at_every_step(self):
-        loss, whole = self.loss(make_model(), "cycle", guidance=1.0)
-        delta = torch.zeros_like(loss.v0)
-        assert loss.evaluate(delta).nll.equal(whole.evaluate(delta).nll)
-        assert loss.evaluate(delta).nll.isfinite().all()
-
-
-def test_the_kl_is_read_at_a_mask():
-    model = make_model()
-    row = lay_out(model, make_fact(0, "p2d")).kl_prompt
-    assert [row.tokens[read] for read in row.reads] == [model.mask_id]
-
 
 @pytest.mark.parametrize("name", ["reversal-mdm", "reversal-ar"])
 def test_shipped_models_say_a_new_name(name):
@@ -257,10 +245,7 @@ def test_mistakes_are_sentences():
     cases = [
         ({"layers": 9}, "layer 9 is out of range: tiny-masked has layers 0 to 3"),
         ({"layers": 3}, "layer 3 is the last"),
-        ({"layers": ()}, "expected a whole number or several"),
-        ({"facts": []}, "0 facts and 1 objects"),
         ({"objects": [OBJECT, OBJECT]}, "1 facts and 2 objects"),
-        ({"objects": " "}, "the new object is ' '"),
         ({"objects": "the [MASK] of kites"}, "holds the mask token"),
         ({"facts": ["Ada"]}, "a str was given: expected an unmask.Fact"),
         ({"facts": replace(fact, subject_span=(90, 95))}, "is not in the prompt"),
@@ -269,8 +254,6 @@ def test_mistakes_are_sentences():
         ({"facts": [fact] * 2, "objects": None}, "2 keys are not independent"),
         ({"reveal": "cycle", "stop": "p=0.9"}, "expected steps"),
         ({"reveal": "cycle", "revealed": (0.5,)}, "leave one out"),
-        ({"ridge": -1.0}, "'ridge' is -1.0, expected at least 0"),
-        ({"mehtod": "rome"}, "no argument 'mehtod'"),
     ]
     for changes, words in cases:
         with pytest.raises(UserError, match=words.replace("[", r"\[")):

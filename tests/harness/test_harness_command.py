@@ -84,7 +84,6 @@ def test_every_setting_is_in_the_results(report, masked):
 def test_a_chat_is_held_and_the_results_say_so(tasks, tmp_path):
     """Prompts and examples stand in the template, and the text is what follows them."""
     model = make_model()
-    assert model.tokenizer is not None
     model.tokenizer.chat = ChatTemplate(TEMPLATE)
     unmask.save(model, tmp_path / "model")
     changes = 'max_gen_toks=7,until=[".","?"]'
@@ -154,7 +153,7 @@ def test_generated_texts_end_as_the_task_says(report, masked):
 def test_a_causal_model_is_exact(tasks):
     lm = UnmaskLM(make_model(causal=True))
     results = evaluate(lm, Evaluation(tasks=TASKS.split(","), include=tasks, limit=1))
-    assert results is not None and results["config"]["likelihood"] == "exact, left to right"
+    assert results["config"]["likelihood"] == "exact, left to right"
     assert results["config"]["likelihood_errors"]["largest"] == 0
     assert all(len(samples) == 1 for samples in results["samples"].values())
 
@@ -255,10 +254,10 @@ def test_contexts_that_lost_their_beginning_are_counted(tasks, caplog):
     lm = UnmaskLM(make_model(), steps=1, strata=2, repeats=2)
     evaluation = Evaluation(tasks=["made_choice", "made_text"], include=tasks)
     results = evaluate(lm, evaluation)
-    assert results is not None and results["config"]["contexts_cut"] == 0
+    assert results["config"]["contexts_cut"] == 0
     own = {"max_gen_toks": lm.max_length - 3}  # "The caves" is 4 tokens
     results = evaluate(lm, replace(evaluation, generation=own))
-    assert results is not None and results["config"]["contexts_cut"] == 2
+    assert results["config"]["contexts_cut"] == 2
     (said,) = (each for each in caplog.messages if "lost their beginning" in each)
     assert said.startswith("2 contexts are too long for made")
 
@@ -269,7 +268,7 @@ def test_results_are_of_one_evaluation_alone(tasks):
     lm.cut.add("a context of before")
     for task, requests in (("made_choice", 7), ("made_rolling", 2)):
         results = evaluate(lm, Evaluation(tasks=[task], include=tasks))
-        assert results is not None and results["config"]["contexts_cut"] == 0
+        assert results["config"]["contexts_cut"] == 0
         assert results["config"]["likelihood_errors"]["requests"] == requests
 
 
@@ -280,14 +279,13 @@ def test_a_group_is_its_tasks(tasks, tmp_path):
     (tmp_path / "both.yaml").write_text(json.dumps({"group": "both", "task": both}))
     lm = UnmaskLM(make_model(), likelihood="chain")
     results = evaluate(lm, Evaluation(tasks=["both", "made_text"], include=tmp_path))
-    assert results is not None and set(results["samples"]) == {*both, "made_text"}
+    assert set(results["samples"]) == {*both, "made_text"}
 
 
 def test_a_task_that_the_model_cannot_do_is_refused_before_the_work(tasks, monkeypatch):
     """A continuation given its prefix has no likelihood under a uniform model; whole texts have a
     bound, and texts are written."""
     made = make_model()
-    assert made.tokenizer is not None
     size = made.tokenizer.vocab_size
     config = preset("tiny", vocab_size=size, num_logits=size - 1, time=True)
     model = Model("even", lively(config), Blueprint(config, "uniform"), made.tokenizer)
@@ -300,7 +298,7 @@ def test_a_task_that_the_model_cannot_do_is_refused_before_the_work(tasks, monke
         with pytest.raises(unmask.UserError, match=refused):
             evaluate(lm, Evaluation(tasks=[*able, "made_choice"], include=tasks))
     results = evaluate(lm, Evaluation(tasks=able, include=tasks))
-    assert results is not None and len(results["samples"]["made_text"]) == 2
+    assert len(results["samples"]["made_text"]) == 2
     assert results["results"]["made_rolling"]["bits_per_byte,none"] > 0
     assert results["results"]["made_rolling"]["likelihood_error,none"] > 0
     assert results["config"]["likelihood"] == "an upper bound on -log p"

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively, make_model
+from tests.conftest import build, make_model
 from unmask.data.tokenizer import Tokenizer
 from unmask.harness.scoring import LikelihoodRequest, RequestScorer
 from unmask.harness.settings import HarnessSettings
-from unmask.net.model import Blueprint, Model
-from unmask.net.presets import preset
+from unmask.net.model import Model
 
 
 def make_requests(seed: int = 0) -> list[LikelihoodRequest]:
@@ -28,8 +27,7 @@ def make_requests(seed: int = 0) -> list[LikelihoodRequest]:
 def make_timed() -> Model:
     """A masked network that is told the time."""
     tokenizer = Tokenizer.train(["The caves of Orsel are deep."] * 5, 280)
-    config = preset("tiny", vocab_size=tokenizer.vocab_size, time=True)
-    return Model("timed", lively(config), Blueprint(config, "masked", tokenizer.mask_id), tokenizer)
+    return build("tiny", "masked", tokenizer, vocab_size=tokenizer.vocab_size, time=True)
 
 
 def score(model: Model, requests: list[LikelihoodRequest], **settings) -> list:
@@ -38,42 +36,32 @@ def score(model: Model, requests: list[LikelihoodRequest], **settings) -> list:
     return [by_number[i] for i in range(len(requests))]
 
 
+MODELS = {"masked": make_model, "causal": lambda: make_model(causal=True), "timed": make_timed}
+METHODS = [("exact_k", 0.0), ("bernoulli", 0.0), ("chain", 0.0), ("exact_k", 0.7), ("chain", 0.7)]
+
+
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize(
-    ("method", "guidance"),
-    [("exact_k", 0.0), ("bernoulli", 0.0), ("chain", 0.0), ("exact_k", 0.7), ("chain", 0.7)],
+    ("kind", "method", "guidance"),
+    [
+        *(("masked", *each) for each in METHODS),
+        ("causal", "exact_k", 0.0),
+        ("timed", "exact_k", 0.0),
+    ],
 )
-def test_a_masked_models_batch_is_one_request_at_a_time(method, guidance, rows):
-    model, requests = make_model(), make_requests()
-    settings = {"likelihood": method, "guidance": guidance, "strata": 4, "repeats": 3}
-    for request, answer in zip(
-        requests, score(model, requests, rows=rows, **settings), strict=True
-    ):
+def test_a_batch_is_one_request_at_a_time(kind, method, guidance, rows):
+    """A network that takes the time gets it without the padding."""
+    model, requests = MODELS[kind](), make_requests()
+    how = {"guidance": guidance, "strata": 4, "repeats": 3}
+    answers = score(model, requests, rows=rows, likelihood=method, **how)
+    for request, answer in zip(requests, answers, strict=True):
         alone = unmask.likelihood(
-            model, request.tokens, request.context, method, guidance=guidance, strata=4, repeats=3,
-            seed=request.seed,
-        )  # fmt: skip
+            model, request.tokens, request.context, method, seed=request.seed, **how
+        )
         assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
         assert answer.estimate.error == pytest.approx(alone.error, rel=1e-3, abs=1e-5)
         assert answer.estimate.tokens == alone.tokens
-
-
-def test_a_causal_models_batch_is_one_request_at_a_time():
-    model, requests = make_model(causal=True), make_requests()
-    for request, answer in zip(requests, score(model, requests), strict=True):
-        alone = unmask.likelihood(model, request.tokens, request.context)
-        assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
-        assert answer.estimate.error == 0
-
-
-def test_a_network_that_takes_the_time_gets_it_without_the_padding():
-    model, requests = make_timed(), make_requests()
-    answers = score(model, requests, strata=4, repeats=2)
-    for request, answer in zip(requests, answers, strict=True):
-        alone = unmask.likelihood(
-            model, request.tokens, request.context, strata=4, repeats=2, seed=request.seed
-        )
-        assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
+        assert kind != "causal" or answer.estimate.error == 0
 
 
 def count_rows(model: Model, requests: list[LikelihoodRequest], monkeypatch, **settings) -> int:
@@ -114,26 +102,20 @@ def test_windows_read_nothing_for_a_greedy_text(method, monkeypatch):
     assert method == "bernoulli" or {len(each) for each in draws} == {1}
 
 
-@pytest.mark.parametrize("method", ["exact_k", "chain"])
+@pytest.mark.parametrize("method", ["exact_k", "chain", "causal"])
 def test_greedy_is_what_the_sampler_writes(method):
-    """One token per step, the most confident first."""
-    model, context = make_model(), [40, 50, 60, 70]
+    """One token per step, the most confident first; the likeliest next one of a causal model."""
+    is_causal, context = method == "causal", [40, 50, 60, 70]
+    model = make_model(causal=is_causal)
+    how = {} if is_causal else {"likelihood": method}
     for n in (1, 2, 5):
-        drawn = unmask.sample(model, [context], length=len(context) + n, steps=n, plan="one")
+        steps = {} if is_causal else {"steps": n, "plan": "one"}
+        drawn = unmask.sample(model, [context], length=len(context) + n, **steps)
         written = drawn.tokens[0, len(context) :].tolist()
-        assert model.tokenizer is not None and model.tokenizer.end_id not in written
+        assert model.tokenizer.end_id not in written
         wrong = [*written[:-1], (written[-1] + 1) % 250]
         requests = [LikelihoodRequest(context, each, 0) for each in (written, wrong)]
-        greedy = [each.is_greedy for each in score(model, requests, likelihood=method)]
-        assert greedy == [True, False]
-
-
-def test_greedy_of_a_causal_model():
-    model, context = make_model(causal=True), [40, 50, 60, 70]
-    written = unmask.sample(model, [context], length=8).tokens[0, 4:].tolist()
-    wrong = [(written[0] + 1) % 250, *written[1:]]
-    requests = [LikelihoodRequest(context, each, 0) for each in (written, wrong)]
-    assert [each.is_greedy for each in score(model, requests)] == [True, False]
+        assert [each.is_greedy for each in score(model, requests, **how)] == [True, False]
 
 
 def test_what_has_no_likelihood_is_a_sentence():

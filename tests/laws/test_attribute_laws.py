@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 import unmask
-from tests.conftest import lively
-from tests.laws.enumeration import Language
-from unmask.net.model import Blueprint, Model
+from tests.laws.enumeration import Language, sample_by_oracle
+from unmask.net.model import Model
 from unmask.noise.guidance import find_log_rate, mix
 from unmask.noise.masked import Masked
-from unmask.sampling import loop
 from unmask.sampling.attributes import AttributeGuidance, OneHotClassifier
-from unmask.sampling.denoiser import Denoiser
 from unmask.sampling.state import Predictions
 
 K, LENGTH, MASK, ROWS = 3, 3, 3, 20_000
@@ -85,19 +82,6 @@ def test_strength_0_changes_no_bit(language, predictions, classifier):
     assert guided is predictions
 
 
-def test_constants_change_nothing(language, predictions, classifier):
-    """Neither a classifier that always says the same, nor a factor of one."""
-    same, _ = AttributeGuidance(lambda tokens, t: torch.full((len(tokens),), -3.0)).guide(
-        predictions, language.states, 2.0, MASK
-    )
-    assert torch.allclose(same.rows, predictions.rows, atol=1e-12)
-    one, other = (
-        AttributeGuidance(each).guide(predictions, language.states, 2.0, MASK)[0]
-        for each in (classifier, lambda tokens, t: classifier(tokens, t) - 7)
-    )
-    assert torch.allclose(one.rows, other.rows, atol=1e-12)
-
-
 def test_the_tower_rule(language, predictions, classifier):
     """sum_v p(v | z) p(y | z with v at l) = p(y | z): Z is 1, and rates are unchanged."""
     guide = AttributeGuidance(classifier, rates=True)
@@ -148,24 +132,10 @@ def test_log_z_of_rates():
     assert find_log_rate(c, u, w).isfinite().all(), "what neither allows adds nothing"
 
 
-class OracleDenoiser(Denoiser):
-    """The language's own conditionals in place of the network's."""
-
-    table: Tensor
-
-    def _run(self, xt, open_, number, guidance, real, prompt):
-        self.calls += 1
-        return self.table[xt @ POWERS][open_]
-
-
 @pytest.fixture
 def oracle(language, monkeypatch) -> Model:
-    OracleDenoiser.table = language.oracle(0.5)
-    monkeypatch.setattr(
-        loop, "make_denoiser", lambda model, canvas, cache, never: OracleDenoiser(model, canvas)
-    )
-    config = unmask.preset("tiny", vocab_size=K + 1, num_logits=K, context=LENGTH)
-    return Model("oracle", lively(config), Blueprint(config, "masked", MASK))
+    table = language.oracle(0.5)
+    return sample_by_oracle(monkeypatch, lambda xt: table[xt @ POWERS], K, LENGTH)
 
 
 def draw_shares(model: Model, **settings) -> Tensor:

@@ -4,7 +4,6 @@ A token is followed by itself or by the next one; any other pair is a slip of sm
 pairs of a sample are slips says how far its law is from the chain's (the toy of Zhao et al. 2024).
 """
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ import torch
 from torch import Tensor
 
 import unmask
-from tests.conftest import lively
-from unmask.net.model import Blueprint, Model
-from unmask.sampling import loop
-from unmask.sampling.denoiser import Denoiser
+from tests.laws.enumeration import sample_by_oracle
+from unmask.net.model import Model
 
 V, LENGTH, ROWS, SLIP = 8, 16, 2000, 1e-3
 STAY = 0.6
@@ -41,33 +38,9 @@ def find_marginals(xt: Tensor) -> Tensor:
     return torch.nn.functional.normalize(torch.stack(left, 1) * torch.stack(right, 1), p=1, dim=-1)
 
 
-def test_messages_are_sums_over_all_texts():
-    texts = torch.tensor(list(product(range(V), repeat=4)))
-    law = (MOVES[texts[:, 0], texts[:, 1]] * MOVES[texts[:, 1], texts[:, 2]]) / V
-    law = law * MOVES[texts[:, 2], texts[:, 3]]
-    for state in ([V, 2, V, V], [V, V, V, 5], [1, V, 4, V]):
-        fits = ((torch.tensor(state) == V) | (texts == torch.tensor(state))).all(-1)
-        p = find_marginals(torch.tensor([state]))[0]
-        for at in (i for i in range(4) if state[i] == V):
-            sums = torch.stack([law[fits & (texts[:, at] == v)].sum() for v in range(V)])
-            assert torch.allclose(p[at], sums / sums.sum(), atol=1e-12)
-
-
-class ChainDenoiser(Denoiser):
-    """The chain's own conditionals in place of the network's."""
-
-    def _run(self, xt, open_, number, guidance, real, prompt):
-        self.calls += 1
-        return find_marginals(xt)[open_].log()
-
-
 @pytest.fixture
 def chain(monkeypatch) -> Model:
-    monkeypatch.setattr(
-        loop, "make_denoiser", lambda model, canvas, cache, never: ChainDenoiser(model, canvas)
-    )
-    config = unmask.preset("tiny", vocab_size=V + 1, num_logits=V, context=LENGTH)
-    return Model("chain", lively(config), Blueprint(config, "masked", V))
+    return sample_by_oracle(monkeypatch, lambda xt: find_marginals(xt).log(), V, LENGTH)
 
 
 def count_slips(model: Model, **settings) -> tuple[float, int]:

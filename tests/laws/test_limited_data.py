@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from tests.conftest import lively
-from tests.laws.conftest import B, L, T, V
+from tests.laws.conftest import B, L, T
 from tests.training.runs import make_recipe, make_trainer, run, take_steps
 from unmask.base.config import SettingsError
 from unmask.base.streams import RowStreams
-from unmask.net.presets import preset
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.rearranged import list_orders, reorder
 from unmask.objectives.targets import targets_loss
@@ -19,11 +17,6 @@ CAUSAL = {"kind": "causal"}
 ORDERS = CAUSAL | {"objective": {"name": "fixed_orders", "orders": 4}}
 MASKED = CAUSAL | {"objective": {"mask_inputs": 0.5}}
 DROPPED = CAUSAL | {"network": {"dropout": 0.3}}
-
-
-@pytest.fixture
-def causal():
-    return lively(preset("tiny", vocab_size=V, causal=True))
 
 
 def test_orders_are_fixed_and_begin_with_the_first_token():
@@ -69,7 +62,6 @@ def test_prompts_are_read_first_and_filling_last(batch):
 
 def test_masked_inputs_leave_the_targets():
     plain, masked = (make_trainer(**each).feed(0)[0][0] for each in (CAUSAL, MASKED))
-    assert plain.targets is not None and masked.targets is not None
     assert torch.equal(plain.targets.tokens, masked.targets.tokens)
     mask_id = make_trainer(**MASKED).job.model.mask_id
     hidden = masked.batch.tokens == mask_id

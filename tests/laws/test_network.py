@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from tests.conftest import lively
+from tests.conftest import build, lively
 from unmask import UserError, preset
 from unmask.net.config import NetConfig
 from unmask.net.rotary import RotaryTables
@@ -34,20 +34,17 @@ def test_batch_equals_rows_alone(net, tokens):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(net, tokens, side):
+    """Neither that it is there nor what stands there."""
     rows = [row[:n] for row, n in zip(tokens, (3, 11, 7, 1), strict=True)]
     batch, real = pad(rows, 14, side)
     logits = net(batch, real)
     assert logits.isfinite().all()
     for i, row in enumerate(rows):
         torch.testing.assert_close(logits[i][real[i]], net(row[None])[0], **CLOSE)
-
-
-def test_padding_content_changes_nothing(net, tokens):
-    batch, real = pad([tokens[0], tokens[1, :4]], 11, "right")
-    other = torch.where(real, batch, 99)
+    other = net(torch.where(real, batch, 99), real)
     # Experts multiply groups of tokens, and padding in a group changes how its sums are rounded.
     atol = 0 if net.config.experts is None else 1e-5
-    torch.testing.assert_close(net(batch, real)[real], net(other, real)[real], atol=atol, rtol=0)
+    torch.testing.assert_close(other[real], logits[real], atol=atol, rtol=0)
 
 
 def test_causal_is_the_difference(net, tokens):
@@ -138,22 +135,16 @@ def test_self_patch_changes_no_bit(net, tokens):
 
 
 def test_patch_acts_where_it_says(net, tokens):
-    zero = {"layers.1.mlp_out": torch.zeros_like}
-    with net.patch(zero), net.capture("*") as patched:
-        net(tokens)
+    """And contexts act in the order in which they were entered."""
+    site = "layers.1.mlp_out"
     with net.capture("*") as clean:
         net(tokens)
-    assert (patched["layers.1.mlp_out"] == 0).all()
+    with net.capture(site) as before, net.patch({site: torch.zeros_like}):
+        with net.capture("*") as patched:
+            net(tokens)
+    assert (patched[site] == 0).all() and torch.equal(before[site], clean[site])
     assert torch.equal(patched["layers.1.attn_out"], clean["layers.1.attn_out"])
     assert not torch.equal(patched["logits"], clean["logits"])
-
-
-def test_contexts_act_in_the_order_they_were_entered(net, tokens):
-    site = "layers.0.mlp_out"
-    with net.capture(site) as before, net.patch({site: torch.zeros_like}):
-        with net.capture(site) as after:
-            net(tokens)
-    assert (after[site] == 0).all() and not (before[site] == 0).all()
 
 
 def test_nothing_stays_after_an_exception(net, tokens):
@@ -170,32 +161,26 @@ def test_nothing_stays_after_an_exception(net, tokens):
 
 
 @pytest.mark.parametrize("name", ["layers.3.mlp_out", "layers.0.mlp", "logit", "blocks.*"])
-def test_unknown_site(net, name):
-    with pytest.raises(UserError, match=r"does not exist: this network has .* layers\.0 to"):
-        with net.capture(name):
-            pass
-    with pytest.raises(UserError, match="does not exist"), net.patch({name: torch.zeros_like}):
-        pass
-
-
-def test_site_that_never_fires(net, tokens):
-    x = net.embed(tokens)
+def test_sites_that_are_not_there_or_not_reached_are_refused(net, tokens, name):
+    for context in (net.capture(name), net.patch({name: torch.zeros_like})):
+        with pytest.raises(UserError, match=r"does not exist: this network has .* layers\.0 to"):
+            with context:
+                pass
     with pytest.raises(UserError, match="layers.0.mlp_key was named but never reached"):
         with net.capture("layers.0.mlp_key", "layers.1.mlp_key"):
-            net.run_layers(x, start=1)
+            net.run_layers(net.embed(tokens), start=1)
 
 
-def test_patch_of_another_shape(net, tokens):
-    with pytest.raises(UserError, match="patch at layers.0.mlp_out returned"):
-        with net.patch({"layers.0.mlp_out": lambda x: x[:, :1]}):
-            net(tokens)
-
-
-def test_patch_in_another_number_format(net, tokens):
-    with pytest.raises(
-        UserError, match="returned .* float64 cpu, expected a tensor .* float32 cpu"
-    ):
-        with net.patch({"layers.0.mlp_out": lambda x: x.double()}):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x[:, :1], "returned"),
+        (lambda x: x.double(), "returned .* float64 cpu, expected a tensor .* float32 cpu"),
+    ],
+)
+def test_patches_of_another_shape_or_number_format_are_refused(net, tokens, change, said):
+    with pytest.raises(UserError, match=f"patch at layers.0.mlp_out {said}"):
+        with net.patch({"layers.0.mlp_out": change}):
             net(tokens)
 
 
@@ -237,32 +222,17 @@ def test_cache_changes_nothing(name, side, tokens):
     torch.testing.assert_close(again, parts[2], **CLOSE)
 
 
-def test_cache_without_room(tokens):
-    net = lively(preset("tiny", causal=True))
-    with pytest.raises(UserError, match="room for 8 positions, 0 are filled and 11 more"):
-        net(tokens, cache=net.new_cache(4, 8))
-    with pytest.raises(UserError, match="cache of 999 positions was asked for"):
-        net.new_cache(4, 999)
-
-
-def test_cache_of_another_kind(tokens):
-    with pytest.raises(UserError, match="a network that sees in both directions"):
-        lively(preset("tiny")).new_cache(4)
-    net = lively(preset("tiny", causal=True))
-    with pytest.raises(UserError, match="a batch of 4 rows met a cache for 5"):
-        net(tokens, cache=net.new_cache(5, 16))
-
-
-def test_building_a_network_draws_nothing_global():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    Transformer(preset("tiny-gpt2"))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_text_longer_than_the_context(net):
-    with pytest.raises(UserError, match="has 129 tokens, but this network's context is 128"):
-        net(torch.zeros(1, 129, dtype=torch.long))
+def test_what_a_network_and_its_cache_cannot_hold(tokens):
+    net, sees_all = lively(preset("tiny", causal=True)), lively(preset("tiny"))
+    for call, said in (
+        (lambda: sees_all(torch.zeros(1, 129, dtype=torch.long)), "129 tokens, but this network's"),
+        (lambda: net(tokens, cache=net.new_cache(4, 8)), "room for 8 positions, 0 are filled and"),
+        (lambda: net.new_cache(4, 999), "cache of 999 positions was asked for"),
+        (lambda: sees_all.new_cache(4), "a network that sees in both directions"),
+        (lambda: net(tokens, cache=net.new_cache(5, 16)), "a batch of 4 rows met a cache for 5"),
+    ):
+        with pytest.raises(UserError, match=said):
+            call()
 
 
 def test_number_format_round_trip_keeps_the_tables(tokens):
@@ -302,7 +272,10 @@ def test_autocast_runs_attention_in_the_small_format(tokens):
 
 
 def test_same_seed_same_weights():
+    """Whatever was drawn before; and nothing global is drawn."""
+    before = torch.get_rng_state()
     one, two, other = (Transformer(preset("tiny"), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one.embedding.weight, other.embedding.weight)
 
@@ -322,3 +295,18 @@ def test_positions_that_rows_do_not_have(at, expected):
     net = Transformer(NetConfig(vocab_size=8, width=8, layers=1, heads=2, mlp_width=8), seed=0)
     with pytest.raises(UserError, match=expected):
         net.unembed(torch.zeros(2, 3, 8), at)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_is_not_rows_of_tokens():
+    model = build()
+    for given, said in (
+        (torch.tensor([1, 2, 3]), r"a tensor of shape \(3,\) and dtype int64: expected token ids"),
+        (torch.rand(1, 3), "and dtype float32: expected token ids"),
+        ("They say", "was given the text 'They say': expected token ids"),
+        ([[1, 2]], "was given a list: expected a tensor of token ids"),
+    ):
+        # A model has a tokenizer for texts; the network alone has none.
+        for run in (model.net,) if isinstance(given, str) else (model.logits, model.net):
+            with pytest.raises(UserError, match=said):
+                run(given)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.conftest import lively
-from tests.laws.conftest import MASK, B, L, T, V
+from tests.laws.conftest import MASK, B, L, T, V, train
 from unmask import UserError, preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
@@ -39,50 +39,47 @@ def cross_entropies(net, batch, hidden: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")
 
 
-def test_smdm(small, batch):
-    p = (1 - 1e-3) * T + 1e-3
+WEIGHED = {
+    "smdm": ((1 - 1e-3) * T + 1e-3, {}),
+    "smdm_sft": ((1 - 1e-3) * T + 1e-3, {"response_only": True}),
+    "llada": ((1 - 1e-3) * T + 1e-3, {"response_only": True}),
+    "mdlm": ((1 - 1e-3) * T, {"noise_filling": False}),
+}
+"""The chance of a mask by the peers' formulas, and what of a row they noise."""
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weightings_are_the_peers_formulas(small, batch, name):
+    p, options = WEIGHED[name]
     hidden = draw_hidden(p)
-    expected = (cross_entropies(small, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
-    torch.testing.assert_close(
-        compute(small, batch, "smdm").double(), expected, atol=1e-6, rtol=1e-6
+    hidden &= ~batch.is_prompt() if "response_only" in options else True
+    hidden &= ~batch.is_filling() if "noise_filling" in options else True
+    weight = 1 / (T if name == "mdlm" else p)[:, None]
+    # The filling up to the longest row is part of LLaDA's answers, as in its guidelines.
+    counted = {
+        "smdm": B * L,
+        "smdm_sft": B * L - batch.prompt_length.sum(),
+        "llada": B * (L - batch.prompt_length)[:, None],
+        "mdlm": (~batch.is_filling()).sum(),
+    }[name]
+    terms = cross_entropies(small, batch, hidden) * weight / counted
+    found = compute(small, batch, name, **options)
+    expected = torch.where(hidden, terms, 0.0).sum()
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+    gradients, others = (
+        torch.autograd.grad(each, list(small.parameters())) for each in (found, expected)
     )
-
-
-def test_smdm_sft(small, batch):
-    p = (1 - 1e-3) * T + 1e-3
-    hidden = draw_hidden(p) & ~batch.is_prompt()
-    total = (cross_entropies(small, batch, hidden) / p[:, None])[hidden].sum()
-    expected = total / (B * L - batch.prompt_length.sum())
-    found = compute(small, batch, "smdm_sft", response_only=True)
-    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
-
-
-def test_llada(small, batch):
-    p = (1 - 1e-3) * T + 1e-3
-    hidden = draw_hidden(p) & ~batch.is_prompt()
-    # The filling up to the longest row is part of the answer, as in the peer's guidelines.
-    answer = (L - batch.prompt_length)[:, None]
-    terms = torch.where(hidden, cross_entropies(small, batch, hidden) / p[:, None] / answer, 0.0)
-    found = compute(small, batch, "llada", response_only=True)
-    torch.testing.assert_close(found.double(), terms.sum() / B, atol=1e-6, rtol=1e-6)
-
-
-def test_mdlm(small, batch):
-    hidden = draw_hidden((1 - 1e-3) * T) & ~batch.is_filling()
-    terms = (cross_entropies(small, batch, hidden) / T[:, None])[hidden].sum()
-    found = compute(small, batch, "mdlm", noise_filling=False)
-    expected = terms / (~batch.is_filling()).sum()
-    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
 
 
 def test_bound_is_the_process(small, batch):
-    hidden = draw_hidden(T)
+    hidden, process = draw_hidden(T), Masked(V - 1, MASK)
     xt = torch.where(hidden, MASK, batch.tokens)
-    expected = Masked(V - 1, MASK).nll(small(xt).double(), batch.tokens, xt, T[:, None]).sum() / B
-    torch.testing.assert_close(
-        compute(small, batch, "bound").double(), expected, atol=1e-6, rtol=1e-6
-    )
-    loss, terms = process_loss(small, Masked(V - 1, MASK), batch, T, RowStreams.make(5, B))
+    expected = process.nll(small(xt).double(), batch.tokens, xt, T[:, None]).sum() / B
+    found = compute(small, batch, "bound").double()
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    loss, terms = process_loss(small, process, batch, T, RowStreams.make(5, B))
     torch.testing.assert_close(loss.double() * L, expected, atol=1e-5, rtol=1e-5)
     assert terms.shape == (B, L) and (terms[~hidden] == 0).all()
 
@@ -102,19 +99,15 @@ def test_chunked_cross_entropy_is_cross_entropy(chunk, forbidden):
     targets = torch.randint(0, 4, (23,), generator=generator)
     weights = torch.rand(23, dtype=torch.float64, generator=generator)
     loss, nll = weighted_cross_entropy(x, head, targets, weights, forbidden, chunk)
-    found = torch.autograd.grad(2.5 * loss, (x, head))
     logits = x @ head.T
     if forbidden is not None:
         logits = torch.where(torch.arange(5) == forbidden, -torch.inf, logits)
     plain = F.cross_entropy(logits, targets, reduction="none")
-    expected = torch.autograd.grad(2.5 * (plain * weights).sum(), (x, head))
     torch.testing.assert_close(nll, plain.detach())
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            weighted_cross_entropy(x, head, targets, weights)[1].shape, nll.shape
-        )
+    found, expected = (
+        torch.autograd.grad(2.5 * each, (x, head)) for each in (loss, (plain * weights).sum())
+    )
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("sure", [0.0, 6.0, 12.0])
@@ -127,10 +120,9 @@ def test_chunked_cross_entropy_in_a_short_format(sure):
     x, head = (a.bfloat16().float().requires_grad_() for a in (x, head))
     weights = torch.rand(50, generator=generator) + 0.5
     plain = (F.cross_entropy(x @ head.T, targets, reduction="none") * weights).sum()
-    expected = torch.autograd.grad(plain, (x, head))
     with torch.autocast("cpu", torch.bfloat16):
         loss, _ = weighted_cross_entropy(x, head, targets, weights)
-    found = torch.autograd.grad(loss, (x, head))
+    found, expected = (torch.autograd.grad(each, (x, head)) for each in (loss, plain))
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         assert float((one - other).norm() / other.norm()) < 0.03
@@ -143,42 +135,25 @@ def test_no_gradient_is_made_where_none_is_wanted(monkeypatch):
         weighted_cross_entropy(x, head, torch.zeros(4, dtype=torch.long), torch.ones(4))
 
 
-def test_masked_gradients_are_those_of_the_plain_way(small, batch):
-    loss = compute(small, batch, "smdm")
-    found = torch.autograd.grad(loss, list(small.parameters()))
-    p = (1 - 1e-3) * T + 1e-3
-    hidden = draw_hidden(p)
-    plain = (cross_entropies(small, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
-    expected = torch.autograd.grad(plain, list(small.parameters()))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+NOISES = {"uniform": Uniform(V - 1), "hybrid": Hybrid(V - 1), "masked": Masked(V - 1, MASK)}
 
 
-def test_a_row_is_noised_the_same_in_any_batch(batch):
-    process, weighting = Masked(V - 1, MASK), get_weighting("smdm")
-    whole = noise_batch(process, batch, T, RowStreams.make(5, B), weighting, drop_prompt=0.5)
-    one = Batch(batch.tokens[2:3], batch.prompt_length[2:3], batch.length[2:3])
-    alone = noise_batch(process, one, T[2:3], RowStreams.make(5, [2]), weighting, drop_prompt=0.5)
-    assert torch.equal(whole.xt[2:3], alone.xt)
-
-
-@pytest.mark.parametrize(
-    "process",
-    [Uniform(V - 1), Hybrid(V - 1), Masked(V - 1, MASK)],
-    ids=["uniform", "hybrid", "masked"],
-)
-def test_a_row_is_noised_the_same_however_it_is_padded(process, batch):
+@pytest.mark.parametrize("process", NOISES.values(), ids=NOISES)
+def test_a_row_is_noised_the_same_in_any_batch_and_however_it_is_padded(process, batch):
     longer = F.pad(batch.tokens, (0, 5))
-    t = T[:, None]
-    short = process.corrupt(batch.tokens, t, RowStreams.make(5, B))
-    assert torch.equal(process.corrupt(longer, t, RowStreams.make(5, B))[:, :L], short)
+    short = process.corrupt(batch.tokens, T[:, None], RowStreams.make(5, B))
+    assert torch.equal(process.corrupt(longer, T[:, None], RowStreams.make(5, B))[:, :L], short)
     masked, weighting = Masked(V - 1, MASK), get_weighting("smdm")
-    rows = (batch, Batch(longer, batch.prompt_length, batch.length))
-    one, other = (
-        noise_batch(masked, row, T, RowStreams.make(5, B), weighting, drop_prompt=0.5).xt
-        for row in rows
-    )
-    assert torch.equal(one, other[:, :L])
+
+    def noise(row, rows, t=T):
+        streams = RowStreams.make(5, rows)
+        return noise_batch(masked, row, t, streams, weighting, drop_prompt=0.5).xt
+
+    whole = noise(batch, B)
+    padded = Batch(longer, batch.prompt_length, batch.length)
+    assert torch.equal(whole, noise(padded, B)[:, :L])
+    one = Batch(batch.tokens[2:3], batch.prompt_length[2:3], batch.length[2:3])
+    assert torch.equal(whole[2:3], noise(one, [2], T[2:3]))
 
 
 @pytest.mark.parametrize("process", [Uniform(V - 1), Hybrid(V - 1)], ids=["uniform", "hybrid"])
@@ -235,16 +210,14 @@ def test_nothing_to_noise(small, batch):
 
 
 def test_antithetic_times_spread_evenly_over_ranks():
-    whole = draw_times(RowStreams.make(1, 1), 8)
+    def draw(number, **how):
+        return draw_times(RowStreams.make(1, 1), number, **how)
+
+    whole, free = draw(8), draw(8, antithetic=False)
     assert torch.equal((whole * 8).long().sort().values, torch.arange(8))
-    halves = [draw_times(RowStreams.make(1, 1), 4, first=first, total=8) for first in (0, 4)]
-    torch.testing.assert_close(torch.cat(halves), whole)
-    free = draw_times(RowStreams.make(1, 1), 8, antithetic=False)
-    parts = [
-        draw_times(RowStreams.make(1, 1), 4, antithetic=False, first=first, total=8)
-        for first in (0, 4)
-    ]
-    assert torch.equal(torch.cat(parts), free)
+    for is_even, expected in ((True, whole), (False, free)):
+        halves = [draw(4, antithetic=is_even, first=first, total=8) for first in (0, 4)]
+        torch.testing.assert_close(torch.cat(halves), expected)
     assert ((free > 0) & (free < 1)).all() and len(set(free.tolist())) == 8
 
 
@@ -259,24 +232,14 @@ def test_stochastic_length(batch):
     assert short.prompt_length.tolist() == [3, 1, 4, 2, 4, 3] and short.length.tolist() == [4] * B
 
 
-@pytest.mark.parametrize(
-    "process",
-    [Uniform(V - 1), Hybrid(V - 1), Masked(V - 1, MASK)],
-    ids=["uniform", "hybrid", "masked"],
-)
+@pytest.mark.parametrize("process", NOISES.values(), ids=NOISES)
 @pytest.mark.parametrize("num_steps", [None, 7])
 @pytest.mark.parametrize("timed", [False, True])
 def test_every_process_trains(process, num_steps, timed, batch):
     """A few steps of each make its loss on the same draws smaller."""
     net = Transformer(preset("tiny", vocab_size=V, time=timed))
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(12):
-        loss, _ = process_loss(net, process, batch, T, RowStreams.make(3, B), num_steps=num_steps)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    given, steps = (net, process, batch, T), {"num_steps": num_steps}
+    losses = train(net, lambda: process_loss(*given, RowStreams.make(3, B), **steps)[0])
     assert losses[-1] < 0.8 * losses[0]
 
 
@@ -317,9 +280,9 @@ def test_score_entropy_of_a_normalised_network_is_the_bound(batch, schedule):
 def test_auxiliary_cross_entropy(small, batch):
     """D3PM's hybrid loss: the bound in steps, and a share of the plain cross-entropy."""
     process = Uniform(V - 1, mixture=True)
-    plain, terms = process_loss(small, process, batch, T, RowStreams.make(5, B), num_steps=9)
-    both, more = process_loss(
-        small, process, batch, T, RowStreams.make(5, B), num_steps=9, auxiliary=0.001
+    (plain, terms), (both, more) = (
+        process_loss(small, process, batch, T, RowStreams.make(5, B), num_steps=9, auxiliary=share)
+        for share in (0.0, 0.001)
     )
     xt = process.corrupt(batch.tokens, round_up(T, 9)[:, None], RowStreams.make(5, B))
     extra = F.cross_entropy(small(xt).transpose(1, 2), batch.tokens, reduction="none")

@@ -26,7 +26,6 @@ Feature = Callable[[Model], list[torch.Tensor]]
 
 
 def ids(model: Model, text: str) -> list[int]:
-    assert model.tokenizer is not None
     return model.tokenizer.encode(text).ids
 
 
@@ -53,7 +52,6 @@ def ask(model: Model) -> tuple[list[int], tuple[int, int], dict[int, int]]:
     tokens, answer = ids(model, "They say Ada Quill is known as"), ids(model, " the")[0]
     if model.kind == "causal":
         return tokens, (2, 4), {len(tokens): answer}
-    assert model.mask_id is not None
     return [*tokens, model.mask_id, model.mask_id], (2, 4), {len(tokens): answer}
 
 
@@ -192,39 +190,31 @@ def test_what_runs_the_network_in_parts_refuses(feature, kind):
     plain = run(model)
     for site in (*PATCHES, "layers.3.resid_out"):
         said = f"is patched or captured at {site.replace('*', '0')}.* leave the `with`"
-        with pytest.raises(UserError, match=said):
-            with model.net.patch({site: lambda x: x * 0.5}):
+        half = {site: lambda x: x * 0.5}
+        net = model.net
+        for context in (net.patch(half), net.patch(half, steps=2), net.capture(site)):
+            with pytest.raises(UserError, match=said), context:
                 run(model)
-        with pytest.raises(UserError, match="is patched or captured at"), model.net.capture(site):
-            run(model)
-        assert not model.net.taps.attached
+        assert not net.taps.attached
     assert same(run(model), plain), "nothing stays behind"
 
 
 @pytest.mark.parametrize(("feature", "kind"), pair(HONOURED))
 def test_a_capture_changes_nothing_and_holds_the_last_pass_whole(feature, kind):
+    """As does one of steps, of what has steps."""
     model, run = make_model(kind=kind), HONOURED[feature]
-    plain = run(model)
-    with model.net.capture("embed", "layers.2.mlp_out", "logits") as taken:
-        found = run(model)
-    for a, b in zip(found, plain, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-    assert taken["logits"].isfinite().all(), "nobody writes into a captured tensor"
-    assert taken["embed"].shape == taken["layers.2.mlp_out"].shape
-
-
-@pytest.mark.parametrize("kind", ["masked", "causal"])
-@pytest.mark.parametrize("cache", ["none", "exact"])
-def test_a_capture_around_a_sampler_is_its_last_pass(kind, cache):
-    """Whole texts, all rows, as the state before the last step has them."""
-    model, site = make_model(kind=kind), "layers.2.resid_out"
-    with model.net.capture(site) as taken:
-        found = unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
-    assert found.states is not None
-    before = found.states[-2] if kind == "masked" else found.states[-2][:, :-1]
-    with model.net.capture(site) as expected:
-        model.net(before)
-    torch.testing.assert_close(taken[site], expected[site], atol=1e-5, rtol=1e-5)
+    plain, sites = run(model), ("embed", "layers.2.mlp_out", "layers.2.attn_pattern", "logits")
+    for steps in (None, [1, 3]):
+        if steps and feature in ("logits", "score_answers"):
+            continue
+        with model.net.capture(*sites, **({"steps": steps} if steps else {})) as taken:
+            found = run(model)
+        for a, b in zip(found, plain, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+        assert not steps or set(taken) == set(steps)
+        for each in [taken[step] for step in steps] if steps else [taken]:
+            assert each["logits"].isfinite().all(), "nobody writes into a captured tensor"
+            assert each["embed"].shape == each["layers.2.mlp_out"].shape
 
 
 def blank(x: torch.Tensor) -> torch.Tensor:
@@ -259,11 +249,8 @@ def test_a_patch_of_one_position_reaches_it_in_scores():
     assert abs(found.logp - plain.logp) > 1e-3
 
 
-TRAINED = {
-    "masked": {},
-    "causal": {"kind": "causal"},
-    "recomputed": {"machine": {"recompute": True}},
-}
+TRAINED = {"masked": {}, "causal": {"kind": "causal"}}
+TRAINED["recomputed"] = {"machine": {"recompute": True}}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -285,7 +272,6 @@ def test_training_under_a_patch(name, site):
         loss.backward()
         # A norm's gain is halved in neither: its gradient is the same, through all that follows.
         gain = net.block(0).attn_norm.weight
-        assert gain.grad is not None
         return float(loss.detach()), gain.grad
 
     plain, expected, found = learn(False, False), learn(False, True), learn(True, False)
@@ -330,16 +316,83 @@ def test_a_patch_is_a_function():
     assert not model.net.taps.attached
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_is_not_rows_of_tokens():
+STEPPED = {name: run for name, run in HONOURED.items() if name not in ("logits", "score_answers")}
+"""What has denoising steps; the rest has none, and says so."""
+
+
+def count_passes(change: Callable, wanted: set[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A patch that counts the passes it sees, and acts in some of them."""
+    seen = 0
+
+    def act(x: torch.Tensor) -> torch.Tensor:
+        nonlocal seen
+        seen += 1
+        return change(x) if seen in wanted else x
+
+    return act
+
+
+@pytest.mark.parametrize(("feature", "kind"), pair(STEPPED))
+@pytest.mark.parametrize("site", ["layers.1.attn_pattern", "layers.1.attn_q", "layers.2.mlp_out"])
+def test_a_patch_at_steps_acts_at_these_alone(feature, kind, site):
+    """A whole run of the network per step: the passes that a patch counts are the steps."""
+    model, run = make_model(kind=kind), STEPPED[feature]
+    # Rows with another number of blocks would be sampled one after the other.
+    run = partial(draw_alike, **FEW) if feature == "blocks" else run
+    plain = run(model)
+    for steps in ({2}, {1, 3}):
+        with model.net.patch({site: count_passes(lambda x: x * 0.5, steps)}):
+            expected = run(model)
+        with model.net.patch({site: lambda x: x * 0.5}, steps=steps):
+            assert same(run(model), expected)
+        assert not same(plain, expected), "the change should show"
+    with model.net.patch({site: lambda x: x * 0.5}):
+        expected = run(model)
+    with model.net.patch({site: lambda x: x * 0.5}, steps="all"):
+        assert same(run(model), expected)
+
+
+FEW = {"steps": 6, "block": 4, "order": "random", "remask": "low=0.3"}
+
+
+def draw_alike(model: Model, **how) -> list[torch.Tensor]:
+    found = unmask.sample(model, [[5, 6], [7, 8]], length=14, temperature=0.7, seed=3, **how)
+    return [found.tokens, found.committed_at, found.confidence]
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+@pytest.mark.parametrize("cache", ["none", "exact"])
+def test_captures_by_step_are_of_the_states(kind, cache):
+    """Whole texts, all rows; without steps what is captured is the last pass."""
+    model, site = make_model(kind=kind), "layers.2.resid_out"
+    with model.net.capture(site, steps="all") as taken:
+        found = unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
+    with model.net.capture(site) as last:
+        unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
+    assert sorted(taken) == list(range(1, found.num_steps + 1))
+    for step, sites in taken.items():
+        state = found.states[step - 1]
+        state = state if kind == "masked" else state[:, : 1 + step]
+        with model.net.capture(site) as expected:
+            model.net(state)
+        torch.testing.assert_close(sites[site], expected[site], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(last[site], expected[site], atol=1e-5, rtol=1e-5)
+
+
+def test_steps_that_never_come():
     model = make_model()
-    for given, said in (
-        (torch.tensor([1, 2, 3]), r"a tensor of shape \(3,\) and dtype int64: expected token ids"),
-        (torch.rand(1, 3), "and dtype float32: expected token ids"),
-        ("They say", "was given the text 'They say': expected token ids"),
-        ([[1, 2]], "was given a list: expected a tensor of token ids"),
-    ):
-        # A model has a tokenizer for texts; the network alone has none.
-        for run in (model.net,) if isinstance(given, str) else (model.logits, model.net):
-            with pytest.raises(UserError, match=said):
-                run(given)
+    halved = {"layers.0.mlp_out": lambda x: x * 0.5}
+    with pytest.raises(UserError, match="was named at steps 2, but no sampler came to it"):
+        with model.net.patch(halved, steps=2):
+            model.logits("They say")
+    with pytest.raises(UserError, match="was named at steps 9, but no sampler came to it"):
+        with model.net.capture("logits", steps=9):
+            unmask.sample(model, "They say", length=9, steps=3)
+    with pytest.raises(UserError, match="was named at any step, but no sampler"):
+        with model.net.capture("logits", steps="all"):
+            score(model)
+    for steps in (0, "first", (), [1.5], -2):
+        with pytest.raises(UserError, match="expected whole numbers from 1, or 'all'"):
+            with model.net.capture("logits", steps=steps):
+                pass
+    assert not model.net.taps.attached and model.net.taps.step is None

@@ -8,14 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build, lively
 from unmask.base.streams import RowStreams
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.noise.settings import NoiseConfig
 from unmask.sampling.loop import set_clock
 from unmask.sampling.remasking import Remasking, get_remasking
-from unmask.sampling.state import StepTimes
 
 LENGTH, STEPS, ROWS, MASK = 2, 4, 20_000, 2
 
@@ -33,9 +32,9 @@ def make(kind: str, **noise) -> Model:
     return Model("two tokens", net, Blueprint(config, kind, mask_id, noise=NoiseConfig(**noise)))
 
 
-def count_ends(model: Model, **how) -> Tensor:
+def count_ends(model: Model, steps: int = STEPS, **how) -> Tensor:
     """Shares of the four texts among many samples."""
-    found = unmask.sample(model, [[]] * ROWS, length=LENGTH, steps=STEPS, keep_states=False, **how)
+    found = unmask.sample(model, [[]] * ROWS, length=LENGTH, steps=steps, keep_states=False, **how)
     return torch.bincount(found.tokens @ torch.tensor([2, 1]), minlength=4) / ROWS
 
 
@@ -170,7 +169,6 @@ def test_other_processes_never_write_what_is_forbidden(kind):
 def test_remasking_keeps_the_marginal(remask):
     """The share of masks after each step is 1 - alpha_s, by ReMDM's closed form."""
     remasking, steps = get_remasking(remask), 40
-    assert remasking is not None
     masked = 1.0
     for i in range(1, steps):
         times = set_clock(remasking, i, steps)
@@ -187,13 +185,10 @@ def test_remasking_keeps_the_marginal(remask):
 def test_the_sampler_masks_again_at_the_stated_rate(remask):
     """Shares of masks along many trajectories; `conf` masks sigma_max of a row's tokens a step."""
     remasking: Remasking | None = get_remasking(remask)
-    assert remasking is not None
     small = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32}
-    config = unmask.preset("tiny", vocab_size=12, num_logits=11, context=6, **small)
-    model = Model("made", lively(config), Blueprint(config, "masked", 11))
+    model = build(vocab_size=12, num_logits=11, context=6, **small)
     how = {"plan": "ancestral", "order": "random", "temperature": 1.0, "remask": remask}
     found = unmask.sample(model, [[]] * 4000, length=6, steps=8, **how)
-    assert found.states is not None
     for i in range(1, 8):
         before, after = (found.states[j] == 11 for j in (i - 1, i))
         times = set_clock(remasking, i, 8)
@@ -223,8 +218,8 @@ def test_masked_networks_are_told_the_time_of_their_schedule(schedule):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "hybrid"])
-def test_no_number_is_drawn_twice(kind, monkeypatch):
-    """Neither by the prior and a step, nor by two steps."""
+def test_no_number_is_drawn_twice_and_every_token_is_committed(kind, monkeypatch):
+    """Neither by the prior and a step, nor by two steps; noise that happens to be right, too."""
     model, drawn = make(kind, share_start=0.2, share_stop=0.5), []
     draw = RowStreams.uniform
 
@@ -234,24 +229,11 @@ def test_no_number_is_drawn_twice(kind, monkeypatch):
         return numbers
 
     monkeypatch.setattr(RowStreams, "uniform", note)
-    unmask.sample(model, [[]], length=LENGTH, steps=STEPS)
-    assert len(drawn) == len(set(drawn)) >= (STEPS + 1) * LENGTH
-
-
-@pytest.mark.parametrize("kind", ["uniform", "hybrid"])
-def test_all_that_was_not_given_was_committed(kind):
-    """Noise that happens to be right, too."""
-    model = make(kind, share_start=0.2, share_stop=0.5)
     found = unmask.sample(model, [[1]] * 99, length=LENGTH, steps=STEPS)
+    assert len(drawn) == len(set(drawn)) >= 99 * (STEPS + 1) * LENGTH
     assert (found.committed_at[:, 0] == 0).all() and (found.committed_at[:, 1:] > 0).all()
-    assert (found.confidence[:, 1:] < 1).any() and found.states is not None
+    assert (found.confidence[:, 1:] < 1).any()
     assert torch.equal(found.states[-1], found.tokens) and (found.tokens != MASK).all()
-
-
-def test_times_of_a_step():
-    times = StepTimes.at(1, 4)
-    assert (times.t, times.s, times.highest_rate, times.reveal_chance(0.0)) == (1, 0.75, 1, 0.25)
-    assert StepTimes.at(4, 4).highest_rate == 0 and StepTimes.at(4, 4).reveal_chance(0.0) == 1
 
 
 TOLD_THE_TIME = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32, "context": 6, "time": True}

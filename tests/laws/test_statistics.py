@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import Cell, draw_means
 from unmask.evaluation.statistics import (
     ENOUGH,
     TAKEN_OFF,
@@ -59,19 +58,13 @@ def test_seeds_that_agree_leave_the_facts():
 
 
 def test_prompts_of_a_fact_are_one_cluster():
-    """Ten copies of each fact's prompt are no evidence: the interval is that of the facts."""
-    hits = [float(i % 3 == 0) for i in range(30)]
-    one, ten = (estimate_mean(cluster(hits * n, NAMES * n)) for n in (1, 10))
-    assert ends(one) == pytest.approx(ends(ten))
-
-
-def test_order_and_names_do_not_matter():
-    rng = np.random.default_rng(2)
-    hits, order = rng.random(300) < 0.2, rng.permutation(300)
-    facts, seeds = np.array(NAMES * 10), np.repeat([0, 1], 150)
-    one = estimate_mean(cluster(hits, facts, seeds), is_share=True)
-    other = estimate_mean(cluster(hits[order], facts[order], seeds[order]), is_share=True)
-    assert (one.mean, *ends(one)) == pytest.approx((other.mean, *ends(other)))
+    """Ten copies of each prompt, in any order, are no evidence: the interval is the facts'."""
+    order = np.random.default_rng(2).permutation(300)
+    hits, names = [float(i % 3 == 0) for i in range(30)], np.array(NAMES * 10)
+    for is_share in (False, True):
+        one = estimate_mean(cluster(hits, NAMES), is_share)
+        ten = estimate_mean(cluster(np.array(hits * 10)[order], names[order]), is_share)
+        assert (ten.mean, *ends(ten)) == pytest.approx((one.mean, *ends(one)))
 
 
 def test_columns_together_equal_columns_alone():
@@ -119,25 +112,6 @@ def test_a_few_hits_do_not_end_all_doubt():
             highs.append(estimate_mean(clusters, is_share=True).high)
         assert highs[0] / highs[1] < most
         assert highs[1] / highs[2] < 3 and highs[2] / highs[3] < 1.2
-
-
-def test_shares_stay_shares():
-    rng = np.random.default_rng(12)
-    for seeds, facts, rate in ((1, 2, 0.1), (2, 3, 0.9), (3, 30, 0.02), (8, 6, 0.5), (3, 1, 0.5)):
-        for _ in range(50):
-            one, other = (
-                Clusters(rng.binomial(4, rate, (seeds, facts)) * 1.0, np.full((seeds, facts), 4.0))
-                for _ in range(2)
-            )
-            found, mirror = (
-                estimate_mean(one, True),
-                estimate_mean(Clusters(one.counts - one.sums, one.counts), True),
-            )
-            assert 0 <= found.low <= found.mean <= found.high <= 1
-            assert ends(mirror) == pytest.approx((1 - found.high, 1 - found.low))
-            gap, back = estimate_difference(one, other, True), estimate_difference(other, one, True)
-            assert -1 <= gap.low <= gap.mean <= gap.high <= 1
-            assert ends(back) == pytest.approx((-gap.high, -gap.low))
 
 
 def test_seeds_that_differ_are_seen_where_no_fact_deviates():
@@ -203,7 +177,7 @@ def test_sign_flips_against_all_of_them():
         (values,), np.mean, permutation_type="samples", n_resamples=np.inf
     ).pvalue
     found = compare(dict(zip("abcdefgh", values, strict=True)), dict.fromkeys("abcdefgh", 0.0))
-    assert found is not None and found.paired and found.facts == 8
+    assert found.paired and found.facts == 8
     assert found.p == pytest.approx(exact, abs=3 * np.sqrt(exact * (1 - exact) / 2000))
 
 
@@ -216,7 +190,7 @@ def test_label_shuffles_against_all_of_them():
     found = compare(
         {f"a{i}": x for i, x in enumerate(one)}, {f"b{i}": x for i, x in enumerate(other)}
     )
-    assert found is not None and not found.paired and found.facts == 11
+    assert not found.paired and found.facts == 11
     assert found.p == pytest.approx(exact, abs=3 * np.sqrt(exact * (1 - exact) / 2000))
     welch = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     assert found.mean == pytest.approx(one.mean() - other.mean())
@@ -227,7 +201,6 @@ def test_label_shuffles_against_all_of_them():
 def test_a_thing_does_not_differ_from_itself():
     values = dict(zip(NAMES, np.random.default_rng(8).normal(size=30), strict=True))
     found = compare(values, values)
-    assert found is not None
     assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
 
 
@@ -276,18 +249,6 @@ def test_the_rule_for_clear():
     assert not Interval(1.0, np.nan, np.nan).excludes()
 
 
-@pytest.mark.parametrize(
-    ("seeds", "rate", "deviation"), [(1, 0.5, 0.0), (3, 0.01, 0.5), (3, 0.5, 1.0), (8, 0.99, 0.5)]
-)
-def test_coverage_in_brief(seeds, rate, deviation):
-    """Phrasings that are all there are, few repetitions and loose bounds."""
-    hits, truth = draw_means(Cell(seeds, rate, 1.0, deviation, 0.0), repetitions=300)
-    counts = np.full(hits.shape[1:3], 10.0)
-    found = [estimate_mean(Clusters(each.sum(2) * 1.0, counts), is_share=True) for each in hits]
-    held = [each.low <= true <= each.high for each, true in zip(found, truth, strict=True)]
-    assert 0.9 < np.mean(held) <= 1.0
-
-
 def test_values_that_are_no_shares_are_covered():
     """Effects in nats: 20 facts, most of which have next to none."""
     rng = np.random.default_rng(15)
@@ -309,36 +270,7 @@ def test_rank_correlations_are_scipys_with_bounds_that_hold_them():
     assert np.isnan(rank_correlation([], []).low)
 
 
-def simulate_runs(generator, openings: int, seeds: int) -> list[dict]:
-    """Shares of right answers by fact, of training runs that differ by opening and by seed."""
-    facts, deviations = 30, {"opening": 1.0, "seed": 0.5}
-    effects = generator.normal(size=facts)
-    rows = []
-    for opening in range(openings):
-        shared = generator.normal() * deviations["opening"]
-        for seed in range(seeds):
-            own = shared + generator.normal() * deviations["seed"]
-            hits = generator.binomial(10, 1 / (1 + np.exp(-effects - own))) / 10
-            named = {"opening": opening, "seed": opening * seeds + seed}
-            rows += [named | {"fact": i, "hit": share} for i, share in enumerate(hits)]
-    return rows
-
-
-def test_runs_of_a_few_openings_are_covered_by_opening_and_not_by_seed():
-    """Three openings with three seeds each; the truth is one half."""
-    generator = np.random.default_rng(0)
-    covered = {"opening": 0, "seed": 0}
-    for _ in range(200):
-        rows = simulate_runs(generator, 3, 3)
-        blind = [{name: row[name] for name in ("fact", "seed", "hit")} for row in rows]
-        for by, given in (("opening", rows), ("seed", blind)):
-            (cell,) = estimate_means(given, (), ("hit",), ("hit",))
-            assert cell["seeds"] == 9 and cell["openings"] == (3 if by == "opening" else 1)
-            covered[by] += cell["low"] <= 0.5 <= cell["high"]
-    assert covered["opening"] >= 0.93 * 200 and covered["seed"] <= 0.88 * 200
-
-
-def test_an_interval_stays_above_what_no_value_is_below() -> None:
+def test_an_interval_stays_above_what_no_value_is_below():
     """The mean and the upper end are those without the bound."""
     values = {("a", 0): 0.0, ("a", 1): 9.0, ("b", 0): 1.0, ("b", 1): 2.0}
     rows = [{"fact": fact, "seed": seed, "cost": cost} for (fact, seed), cost in values.items()]

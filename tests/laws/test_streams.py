@@ -38,13 +38,6 @@ def test_a_purpose_has_numbers_of_its_own():
     assert len(set(every)) == len(every), "no number comes twice"
 
 
-def test_purposes_are_even_and_uncorrelated():
-    draws = torch.cat([RowStreams.make(0, 20).at(i, "x").uniform(500) for i in range(10)])
-    assert stats.kstest(draws.flatten().numpy(), "uniform").pvalue > 1e-3
-    correlation = torch.corrcoef(draws)
-    assert correlation.fill_diagonal_(0).abs().max() < 6 / 500**0.5
-
-
 def test_written_down_once():
     """A change here would change every sample and every training run."""
     drawn = RowStreams(torch.tensor([0])).uniform(2)[0].tolist()
@@ -60,12 +53,14 @@ def test_written_down_once():
 
 
 def test_even_and_uncorrelated():
-    draws = RowStreams.make(0, 200).uniform(500)
-    assert draws.dtype == torch.float64
-    assert ((draws > 0) & (draws < 1)).all()
-    assert stats.kstest(draws.flatten().numpy(), "uniform").pvalue > 1e-3
-    correlation = torch.corrcoef(draws)
-    assert correlation.fill_diagonal_(0).abs().max() < 6 / 500**0.5
+    """Rows of one draw, and what purposes draw."""
+    rows = RowStreams.make(0, 200).uniform(500)
+    purposes = torch.cat([RowStreams.make(0, 20).at(i, "x").uniform(500) for i in range(10)])
+    for draws in (rows, purposes):
+        assert draws.dtype == torch.float64 and ((draws > 0) & (draws < 1)).all()
+        assert stats.kstest(draws.flatten().numpy(), "uniform").pvalue > 1e-3
+        correlation = torch.corrcoef(draws)
+        assert correlation.fill_diagonal_(0).abs().max() < 6 / 500**0.5
     normal = RowStreams.make(1, 100).normal(500)
     assert stats.kstest(normal.flatten().numpy(), "norm").pvalue > 1e-3
     below = RowStreams.make(2, 100).below(7, 500)

@@ -5,12 +5,13 @@ from itertools import product
 import pytest
 import torch
 
-from tests.conftest import KINDS, lively
+from tests.conftest import KINDS, build
 from tests.tracing.plain import trace_plainly
 from unmask import preset
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.tracing.attribution import estimate_effects
 from unmask.tracing.corruption import Corrupted, Mask, Mean, Noise, Replace
+from unmask.tracing.grid import TraceGrid
 from unmask.tracing.settings import Tracing
 from unmask.tracing.tokens import trace_tokens
 
@@ -20,11 +21,7 @@ SUBJECT = (1, 4)
 
 
 def make(name: str, kind: str) -> Model:
-    causal = kind == "causal"
-    config = preset(name, causal=causal, vocab_size=V, layers=LAYERS)
-    mask = None if causal else MASK
-    plan = Blueprint(config, "causal" if causal else "masked", mask, shift=kind == "shifted")
-    return Model(f"{name} {kind}", lively(config), plan)
+    return build(name, kind, vocab_size=V, layers=LAYERS)
 
 
 @pytest.fixture(params=KINDS, ids="-".join)
@@ -43,7 +40,8 @@ def cross(name: str, cases: list) -> pytest.MarkDecorator:
 
 
 CAUSAL = only([pair for pair in KINDS if pair[1] == "causal"])
-DIFFUSION = only([pair for pair in KINDS if pair[1] != "causal"])
+MASKED_KINDS = [pair for pair in KINDS if pair[1] != "causal"]
+DIFFUSION = only(MASKED_KINDS)
 
 
 @pytest.fixture
@@ -68,113 +66,79 @@ def corrupt(model: Model, tokens: list[int], corruption=NOISE) -> Corrupted:
     return corruption.apply(model, torch.tensor(tokens), range(*SUBJECT))
 
 
+def trace(model: Model, state, parts=PARTS, window=1, corruption=NOISE, **how) -> TraceGrid:
+    return trace_tokens(
+        model, state[0], SUBJECT, state[1], parts=parts, window=window, corruption=corruption, **how
+    )
+
+
+def check(found: TraceGrid, model: Model, state, corruption=NOISE, **how) -> None:
+    """Assert that every cell is the plain tracer's; windows are of MLPs and attention."""
+    tokens, answer = state
+    bad = corrupt(model, tokens, corruption)
+    for part in found.logp:
+        window = found.window if part in ("mlp", "attn") else 1
+        expected = trace_plainly(model, tokens, bad, answer, part, window, **how)
+        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+
+
 @cross("window", [*product(KINDS, [4]), *product(KINDS[:3], [1, 10])])
 def test_engine_is_the_plain_tracer(model, state, window):
     """Window 4 has windows that begin together and end apart, window 10 equal ones."""
-    tokens, answer = state
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=window, corruption=NOISE
-    )
-    for part in PARTS if window == 1 else ("mlp", "attn"):
-        expected = trace_plainly(model, tokens, corrupt(model, tokens), answer, part, window)
-        assert expected.std() > 1e-4, "the cells should differ visibly"
-        torch.testing.assert_close(found.values(part), expected, **CLOSE)
-        torch.testing.assert_close(found.scores[part], expected.mean(-1), **CLOSE)
+    found = trace(model, state, PARTS if window == 1 else ("mlp", "attn"), window)
+    check(found, model, state)
+    for part, scores in found.scores.items():
+        assert found.values(part).std() > 1e-4, "the cells should differ visibly"
+        torch.testing.assert_close(scores, found.values(part).mean(-1), **CLOSE)
 
 
-def check_corruption(model, state, corruption) -> None:
-    tokens, answer = state
-    bad = corrupt(model, tokens, corruption)
-    expected = trace_plainly(model, tokens, bad, answer, "mlp", 2)
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("mlp",), window=2, corruption=corruption
-    )
-    torch.testing.assert_close(found.values("mlp"), expected, **CLOSE)
+SWAPS = Replace(((1, 2, 3), (4, 5, 6), (7, 8)))
 
 
-@pytest.mark.parametrize("corruption", [Mean(), Replace(((1, 2, 3), (4, 5, 6), (7, 8)))])
+@cross("corruption", [*product(KINDS, [Mean(), SWAPS]), *product(MASKED_KINDS, [Mask()])])
 def test_every_corruption_is_the_plain_tracer(model, state, corruption):
-    check_corruption(model, state, corruption)
-
-
-@DIFFUSION
-def test_masking_is_the_plain_tracer(model, state):
-    check_corruption(model, state, Mask())
+    check(trace(model, state, ("mlp",), 2, corruption), model, state, corruption)
 
 
 @DIFFUSION
 def test_guided_is_the_plain_tracer(model, state):
-    tokens, answer = state
-    hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
-    guided = (0.7, model.logits(hidden))
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=2, corruption=NOISE, guidance=0.7,
-        prompt_length=5,
-    )  # fmt: skip
-    for part in PARTS:
-        window = 1 if part == "resid" else 2
-        bad = corrupt(model, tokens)
-        expected = trace_plainly(model, tokens, bad, answer, part, window, guided=guided)
-        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+    guided = (0.7, model.logits(torch.tensor([[MASK] * 5 + state[0][5:]])))
+    found = trace(model, state, window=2, guidance=0.7, prompt_length=5)
+    check(found, model, state, guided=guided)
 
 
 def test_ablating_is_the_plain_tracer(model, state):
-    tokens, answer = state
-    bad = corrupt(model, tokens)
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE, mode="ablate"
-    )
+    found = trace(model, state, window=3, mode="ablate")
+    check(found, model, state, ablate=True)
     for part in PARTS:
-        window = 1 if part == "resid" else 3
-        expected = trace_plainly(model, tokens, bad, answer, part, window, ablate=True)
-        torch.testing.assert_close(found.values(part), expected, **CLOSE)
-        effects = found.clean - expected.mean(-1)
+        effects = found.clean - found.values(part).mean(-1)
         torch.testing.assert_close(found.effects(part), effects, **CLOSE)
 
 
 @pytest.mark.parametrize("severed", ["mlp", "attn"])
 def test_severed_is_the_plain_tracer(model, state, severed):
-    tokens, answer = state
-    bad = corrupt(model, tokens)
-    expected = trace_plainly(model, tokens, bad, answer, "resid", severed=severed)
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE,
-        severed=severed,
-    )  # fmt: skip
-    torch.testing.assert_close(found.values("resid"), expected, **CLOSE)
-    whole = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE
-    )
+    found = trace(model, state, ("resid",), severed=severed)
+    check(found, model, state, severed=severed)
+    whole = trace(model, state, ("resid",))
     apart = whole.values("resid", "logp") - found.values("resid", "logp")
     assert apart.abs().max() > 1e-4
 
 
 def test_heads_are_the_plain_tracer(model, state):
     """Each head alone."""
-    tokens, answer = state
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("attn_z",), window=1, corruption=NOISE
-    )
-    heads = model.net.config.heads
+    found, heads = trace(model, state, ("attn_z",)), model.net.config.heads
     assert found.scores["attn_z"].shape == (L, LAYERS, heads)
-    bad = corrupt(model, tokens)
+    bad = corrupt(model, state[0])
     for head in (0, heads - 1):
-        expected = trace_plainly(model, tokens, bad, answer, "attn_z", head=head)
+        expected = trace_plainly(model, state[0], bad, state[1], "attn_z", head=head)
         torch.testing.assert_close(found.values("attn_z")[:, :, head], expected, **CLOSE)
 
 
 @cross("mode", [*product(KINDS, ["restore"]), *product(KINDS[:3], ["ablate"])])
 def test_queries_keys_and_values_are_the_plain_tracer(model, state, mode):
     """Each of them alone: what a position asks, what it is found by, what it gives."""
-    tokens, answer = state
-    parts = ("attn_q", "attn_k", "attn_v")
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=parts, window=3, corruption=NOISE, mode=mode
-    )
-    bad = corrupt(model, tokens)
-    for part in parts:
-        expected = trace_plainly(model, tokens, bad, answer, part, ablate=mode == "ablate")
-        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+    found = trace(model, state, ("attn_q", "attn_k", "attn_v"), window=3, mode=mode)
+    check(found, model, state, ablate=mode == "ablate")
 
 
 def test_queries_keys_and_values_of_all_positions_are_what_attention_adds(model, state):
@@ -197,33 +161,22 @@ def test_queries_keys_and_values_of_all_positions_are_what_attention_adds(model,
 
 def test_an_empty_patch_gives_the_corrupted_run(model, state):
     """Run through the whole engine, not skipped."""
-    tokens, answer = state
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE, places=[()]
-    )
+    found = trace(model, state, window=3, places=[()])
     for part in PARTS:
         expected = found.corrupted_values().expand(1, LAYERS, -1)
         torch.testing.assert_close(found.values(part), expected, **CLOSE)
 
 
 def test_all_embeddings_give_the_clean_run(model, state):
-    tokens, answer = state
     for places in (tuple(range(*SUBJECT)), tuple(range(L))):
-        found = trace_tokens(
-            model, tokens, SUBJECT, answer, parts=("embed",), window=1, corruption=NOISE,
-            places=[places],
-        )  # fmt: skip
+        found = trace(model, state, ("embed",), places=[places])
         assert abs(found.total_effect) > 1e-4
         clean = torch.full((1, 1, NOISE.samples), found.clean, dtype=torch.float64)
         torch.testing.assert_close(found.values("embed"), clean, **CLOSE)
 
 
 def test_a_state_patched_with_itself_changes_nothing(model, state):
-    tokens, answer = state
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=3,
-        corruption=Noise(sigma=0.0, samples=2),
-    )  # fmt: skip
+    found = trace(model, state, window=3, corruption=Noise(sigma=0.0, samples=2))
     for part in PARTS:
         clean = torch.full((L, LAYERS, 2), found.clean, dtype=torch.float64)
         torch.testing.assert_close(found.values(part), clean, **CLOSE)
@@ -233,31 +186,21 @@ def test_a_state_patched_with_itself_changes_nothing(model, state):
 def test_a_causal_network_sees_nothing_after_the_answer(model, state):
     """Asked at an early position, everything later, and before the subject, has effect 0."""
     tokens, _ = state
-    answer = {SUBJECT[1] + 1: tokens[SUBJECT[1] + 1]}
-    found = trace_tokens(model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE)
-    bad = corrupt(model, tokens)
+    early = (tokens, {SUBJECT[1] + 1: tokens[SUBJECT[1] + 1]})
+    found = trace(model, early, window=3)
     for part in PARTS:
         effects = found.effects(part)
         assert (effects[SUBJECT[1] + 1 :] == 0).all() and (effects[: SUBJECT[0]] == 0).all()
         assert effects[slice(*SUBJECT)].abs().max() > 1e-5
-        window = 1 if part == "resid" else 3
-        # What was not run is what running would have given.
-        plain = trace_plainly(model, tokens, bad, answer, part, window)
-        torch.testing.assert_close(found.values(part), plain, **CLOSE)
+    check(found, model, early)  # what was not run is what running would have given
 
 
 def test_the_last_layer_is_where_the_answer_is_read(model, state):
     """All answer rows restored at the last layer give the total effect, any other exactly none."""
-    tokens, answer = state
-    rows = tuple(sorted({model.row_of(position) for position in answer}))
+    rows = tuple(sorted({model.row_of(position) for position in state[1]}))
     others = [place for place in range(L) if place not in rows]
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE,
-        places=[rows, *others],
-    ).effects("resid")[:, -1]  # fmt: skip
-    whole = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE
-    )
+    whole = trace(model, state, ("resid",))
+    found = trace(model, state, ("resid",), places=[rows, *others]).effects("resid")[:, -1]
     assert abs(whole.total_effect) > 1e-4
     assert abs(float(found[0]) - whole.total_effect) < 1e-6
     assert (found[1:] == 0).all()
@@ -265,11 +208,9 @@ def test_the_last_layer_is_where_the_answer_is_read(model, state):
 
 def test_batches_change_nothing(model, state):
     """One row at a time, a few, or all at once."""
-    tokens, answer = state
-    how = {"parts": PARTS, "window": 4, "corruption": NOISE}
-    usual = trace_tokens(model, tokens, SUBJECT, answer, **how)
+    usual = trace(model, state, window=4)
     for memory, at in ((1, [2, 7]), (2**19, [*range(L)]), (2**34, [*range(L)])):
-        found = trace_tokens(model, tokens, SUBJECT, answer, memory=memory, places=at, **how)
+        found = trace(model, state, window=4, memory=memory, places=at)
         for part in PARTS:
             torch.testing.assert_close(found.values(part), usual.values(part)[at], **CLOSE)
 
@@ -291,36 +232,27 @@ def test_the_chain_rule_is_a_product_of_questions(model, state):
     """Each factor is a trace of its own state; the joint is their product, sample by sample."""
     tokens, answer = state
     (first, a), (second, b) = answer.items()
-    both = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE, joint="chain_rule"
-    )
+    both = trace(model, state, window=3, joint="chain_rule")
     shown = [*tokens[:first], a, *tokens[first + 1 :]]
     bad = corrupt(model, tokens)
     rest = Corrupted(torch.tensor(shown).expand(3, -1), bad.noisy, bad.added)
-    one = trace_tokens(model, tokens, SUBJECT, {first: a}, parts=PARTS, window=3, corruption=bad)
-    other = trace_tokens(model, shown, SUBJECT, {second: b}, parts=PARTS, window=3, corruption=rest)
+    one = trace(model, (tokens, {first: a}), window=3, corruption=bad)
+    other = trace(model, (shown, {second: b}), window=3, corruption=rest)
     assert both.joint == "chain_rule"
     assert abs(both.clean - one.clean * other.clean) < 1e-6
     for part in PARTS:
         product = one.values(part) * other.values(part)
         torch.testing.assert_close(both.values(part), product, **CLOSE)
-    plain = trace_tokens(model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE)
-    assert abs(plain.clean - both.clean) > 1e-5
+    assert abs(trace(model, state, window=3).clean - both.clean) > 1e-5
 
 
 @DIFFUSION
 def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
     tokens, answer = state
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE, guidance=0.8
-    )
-    hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
-    expected = []
-    for rows, patch in ((torch.tensor([tokens]), {}), (None, corrupt(model, tokens))):
-        if patch:
-            with model.net.patch({"embed": patch.embed}):
-                conditional = model.logits(patch.tokens)
-        else:
+    found = trace(model, state, ("resid",), guidance=0.8)
+    hidden, bad, expected = torch.tensor([[MASK] * 5 + tokens[5:]]), corrupt(model, tokens), []
+    for rows, patch in ((torch.tensor([tokens]), {}), (bad.tokens, {"embed": bad.embed})):
+        with model.net.patch(patch):
             conditional = model.logits(rows)
         without = model.logits(hidden)
         logits = without + 1.8 * (conditional - without)
@@ -330,10 +262,7 @@ def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
     assert abs(found.clean - float(expected[0])) < 1e-6
     torch.testing.assert_close(found.corrupted_values(), expected[1], **CLOSE)
     # All subject states restored at the embedding: the clean run, guided.
-    whole = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=("embed",), window=1, corruption=NOISE, guidance=0.8,
-        places=[tuple(range(*SUBJECT))],
-    )  # fmt: skip
+    whole = trace(model, state, ("embed",), guidance=0.8, places=[tuple(range(*SUBJECT))])
     assert (whole.values("embed") - whole.clean).abs().max() < 1e-6
 
 

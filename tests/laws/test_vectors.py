@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.laws.conftest import B, L, T, V
+from tests.laws.conftest import B, T, V
 from unmask import preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
@@ -14,17 +14,8 @@ from unmask.objectives.vectors import gaussian_loss, predict_tokens
 
 @pytest.mark.parametrize("form", ["bound", "cdcd"])
 def test_gaussian_trains(form, batch):
-    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
-    net = Transformer(config)
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(12):
-        loss, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), form=form)
-        assert terms.shape == (B, L)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    net = gaussian_net()
+    losses = train(net, lambda: compute(net, batch, form=form, self_condition=0.5)[0])
     assert losses[-1] < 0.9 * losses[0]
 
 
@@ -33,21 +24,33 @@ def gaussian_net(dtype: torch.dtype = torch.float32) -> Transformer:
     return Transformer(config).to(dtype)
 
 
-def test_gaussian_loss_is_its_process(batch):
-    """Integrand, reconstruction and prior, on the same draws; and CDCD's plain cross-entropy."""
+def noise(batch) -> tuple[Transformer, Gaussian, torch.Tensor, RowStreams]:
+    """A network, its process, the batch under noise, and the streams after that."""
     net, streams = gaussian_net(), RowStreams.make(3, B)
     process = Gaussian(net.latents.table())
-    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    return net, process, process.corrupt(batch.tokens, T[:, None], streams), streams
+
+
+def compute(net, batch, **options):
+    options = {"form": "cdcd", "self_condition": 0.0} | options
+    return gaussian_loss(net, batch, T, RowStreams.make(3, B), **options)
+
+
+def cross_entropy(logits, batch, **how):
+    return F.cross_entropy(logits.transpose(1, 2), batch.tokens, **how)
+
+
+def test_gaussian_loss_is_its_process(batch):
+    """Integrand, reconstruction and prior, on the same draws; and CDCD's plain cross-entropy."""
+    net, process, zt, streams = noise(batch)
     z0 = process.corrupt(batch.tokens, torch.zeros(B, 1), streams)
     logits = predict_tokens(net, process, zt, T)
     ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
     expected = process.nll(logits, batch.tokens, T[:, None]) + ends
-    found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), self_condition=0.0)
+    found, terms = compute(net, batch, form="bound")
     torch.testing.assert_close(terms, expected.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found, expected.mean(), atol=1e-4, rtol=1e-4)
-    plain = F.cross_entropy(logits.transpose(1, 2), batch.tokens)
-    cdcd, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=0.0)
-    torch.testing.assert_close(cdcd, plain)
+    torch.testing.assert_close(compute(net, batch)[0], cross_entropy(logits, batch))
 
 
 def test_reconstruction_by_distances(batch):
@@ -63,31 +66,20 @@ def test_reconstruction_by_distances(batch):
 
 def test_evidence_is_the_own_vector_s_likelihood(batch):
     """The loss with evidence is that of the same network with log q(z_t | x) added by hand."""
-    net, streams = gaussian_net(), RowStreams.make(3, B)
-    process = Gaussian(net.latents.table())
-    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    net, process, zt, _ = noise(batch)
     alpha = process.schedule.alpha(T.double())[:, None, None]
-    distances = (
-        (zt.double()[..., None, :] - alpha[..., None].sqrt() * process.table).square().sum(-1)
-    )
-    likelihood = (-0.5 * distances / (1 - alpha)).float()
-    logits = predict_tokens(net, process, zt, T) + likelihood
-    expected = F.cross_entropy(logits.transpose(1, 2), batch.tokens)
-    options = {"form": "cdcd", "self_condition": 0.0, "evidence": True}
-    loss, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), **options)
+    apart = zt.double()[..., None, :] - alpha[..., None].sqrt() * process.table
+    likelihood = (-0.5 * apart.square().sum(-1) / (1 - alpha)).float()
+    expected = cross_entropy(predict_tokens(net, process, zt, T) + likelihood, batch)
+    loss, _ = compute(net, batch, evidence=True)
     torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_self_conditioning_is_told_its_own_guess(batch):
-    net, streams = gaussian_net(), RowStreams.make(3, B)
-    process = Gaussian(net.latents.table())
-    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    net, process, zt, _ = noise(batch)
     hint = process.denoise(predict_tokens(net, process, zt, T))
-    expected = F.cross_entropy(
-        predict_tokens(net, process, zt, T, hint).transpose(1, 2), batch.tokens
-    )
-    found, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=1.0)
-    torch.testing.assert_close(found, expected)
+    expected = cross_entropy(predict_tokens(net, process, zt, T, hint), batch)
+    torch.testing.assert_close(compute(net, batch, self_condition=1.0)[0], expected)
 
 
 def test_gaussian_in_short_formats(batch):
@@ -105,16 +97,10 @@ def test_gaussian_in_short_formats(batch):
 
 def test_only_the_response_is_noised(batch):
     """Prompts enter as their own vectors; nothing but the response counts."""
-    net, streams = gaussian_net(), RowStreams.make(3, B)
+    net, process, zt, _ = noise(batch)
     kept = batch.is_prompt() | batch.is_filling()
-    process = Gaussian(net.latents.table())
-    zt = process.corrupt(batch.tokens, T[:, None], streams)
     zt = torch.where(kept[..., None], process.table[batch.tokens], zt)
-    plain = F.cross_entropy(
-        predict_tokens(net, process, zt, T).transpose(1, 2), batch.tokens, reduction="none"
-    )
-    options = {"form": "cdcd", "self_condition": 0.0}
-    options |= {"response_only": True, "noise_filling": False}
-    found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), **options)
+    plain = cross_entropy(predict_tokens(net, process, zt, T), batch, reduction="none")
+    found, terms = compute(net, batch, response_only=True, noise_filling=False)
     assert (terms[kept] == 0).all()
     torch.testing.assert_close(found, plain[~kept].mean())

@@ -160,10 +160,3 @@ def test_it_is_said_and_can_be_given(smdm, model, tmp_path):
     again = unmask.load(tmp_path / "bare", device="cpu")
     assert again.encode("Zorvia") == bare.encode("Zorvia")
     assert again.blueprint == model.blueprint  # the family stays what it is
-
-
-@pytest.mark.parametrize("name", ["reversal-mdm", "reversal-ar"])
-def test_the_shipped_pair_adds_nothing(name):
-    known = unmask.load(name, device="cpu").require_tokenizer()
-    assert (known.beginning, known.ending, known.opening) == ([], [], [known.end_id])
-    assert known.backend.post_processor is None

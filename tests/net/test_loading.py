@@ -4,7 +4,6 @@ import itertools
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from math import nan
 from pathlib import Path
 
@@ -45,18 +44,19 @@ def cut_short(folder: Path) -> None:
         file.truncate(5000)
 
 
-def add_pickle(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def add_gguf(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model.Q4_1.gguf")
+def rename(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").rename(folder / name)
 
 
 def add_second(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    (folder / "other.safetensors").write_bytes(weights.read_bytes())
-    weights.rename(folder / "one.safetensors")
+    (folder / "other.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    rename(folder, "one.safetensors")
+
+
+def damage_a_number(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["embedding.weight"][5, 7] = torch.nan
+    save_file(weights, folder / "model.safetensors")
 
 
 NORM, EXTRA = "layers.1.mlp_norm.weight", torch.zeros(3)
@@ -74,8 +74,11 @@ BAD = {
     "'kind' is 'painted', expected one of masked": lambda f: change_config(f, kind="painted"),
     "model format 9, expected 1": lambda f: change_config(f, format=9),
     "holds 2 candidate models (one.safetensors, other.safetensors)": add_second,
-    "holds pickled weights, which can run code when they are read: convert them": add_pickle,
-    "is a GGUF file": add_gguf,
+    "holds pickled weights, which can run code when they are read: convert them": lambda f: rename(
+        f, "pytorch_model.bin"
+    ),
+    "is a GGUF file": lambda f: rename(f, "model.Q4_1.gguf"),
+    "embedding.weight holds numbers that are not finite": damage_a_number,
     "model_type 'mamba'": lambda f: change_config(f, model_type="mamba"),
     "holds no weights": lambda f: (f / "model.safetensors").unlink(),
     "mask id 4096 is not in": lambda f: change_config(f, mask_id=4096),
@@ -94,14 +97,6 @@ def test_bad_input(saved, said):
         unmask.load(saved, device="cpu")
     assert said in str(caught.value)
     assert str(saved) in str(caught.value)
-
-
-def test_one_damaged_number_anywhere(saved):
-    weights = load_file(saved / "model.safetensors")
-    weights["embedding.weight"][5, 7] = torch.nan
-    save_file(weights, saved / "model.safetensors")
-    with pytest.raises(UserError, match="embedding.weight holds numbers that are not finite"):
-        unmask.load(saved, device="cpu")
 
 
 LLAMA = {
@@ -128,8 +123,6 @@ LLADA |= {"max_sequence_length": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "v
             "rotary scaling 'longrope' is not",
         ),
         (LLAMA | {"rope_scaling": {"type": "yarn"}}, "'factor' is None, expected a number"),
-        (LLAMA | {"rope_scaling": "x"}, "rotary scaling 'x' is not supported"),
-        (LLAMA | {"rope_theta": "big"}, "'rope_theta' is 'big', expected a number"),
         (LLAMA | {"rope_theta": nan}, "'rotary_base' is nan, expected a finite number above 0"),
         (LLAMA | {"num_attention_heads": 3}, "'width' 32 is not a multiple of 'heads' 3"),
         (QWEN2 | {"use_sliding_window": True}, "'use_sliding_window' is True, but only False"),
@@ -138,7 +131,6 @@ LLADA |= {"max_sequence_length": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "v
         (LLADA | {"mask_token_id": 63, "alibi": True}, "'alibi' is True, but only False"),
         (LLADA | {"mask_token_id": 99}, "mask id 99 is not in 0..63"),
         (LLAMA | {"model_type": []}, "has the model_type []: expected a text"),
-        ({"model_type": "gpt2", "n_embd": 8}, "'vocab_size' is missing; 'n_layer' is missing"),
     ],
 )
 def test_foreign_settings(tmp_path, settings, said):
@@ -233,18 +225,9 @@ def test_tokenizers_by_choice(saved, tmp_path):
     ],
 )
 def test_a_dialect_that_cannot_say_it_refuses(tmp_path, dialect, said):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=said):
         unmask.save(make_model(), tmp_path / "out", dialect)
-    assert said in str(caught.value) and list(tmp_path.iterdir()) == []
-
-
-def test_diffusion_model_as_llada(tmp_path):
-    model = make_model()
-    unmask.save(model, tmp_path / "llada", "llada")
-    found = unmask.load(tmp_path / "llada", device="cpu")
-    assert replace(found.blueprint, config=model.net.config) == model.blueprint
-    tokens = torch.arange(30)[None]
-    assert torch.equal(found.logits(tokens), model.logits(tokens))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tables_of_formats():

@@ -148,17 +148,6 @@ def test_it_is_saved_and_loaded_by_its_name(model, tmp_path):
         unmask.save(model, tmp_path / "llama", "llama")
 
 
-def test_recomputing_changes_no_gradient(model):
-    net, tokens, grads = model.net.requires_grad_(True), torch.arange(6)[None], []
-    for recompute in (False, True):
-        for layer in range(net.config.layers):
-            net.block(layer).recompute = recompute
-        net.zero_grad()
-        net(tokens).square().mean().backward()
-        grads.append([parameter.grad for parameter in net.parameters()])
-    assert all(torch.equal(*pair) for pair in zip(*grads, strict=True))
-
-
 def test_names_that_are_wrong():
     with pytest.raises(UserError, match="residual 'sandwhich' is unknown .did you mean 'sandwich'"):
         Transformer(unmask.preset("tiny", residual="sandwhich"))

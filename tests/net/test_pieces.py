@@ -6,18 +6,18 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from tests.editing.edits import make_edit
 from tests.net.two_devices import AWAY, HOME, TwoDevices
 from tests.representation.facts import PREFIXES, make_fact
 from tests.representation.facts import make_model as make_small
 from unmask import UserError
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.net.pieces import is_cut, locate_layers
 from unmask.net.placing import split_evenly, spread_layers
 from unmask.net.transformer import Transformer
 
-L, MASK = 12, 511
+L = 12
 FACT = make_fact(0, "p2d")
 NETS = [
     ("tiny", False), ("tiny", True), ("tiny-pythia", False), ("tiny-blocks", False),
@@ -26,9 +26,7 @@ NETS = [
 
 
 def make(name: str, causal: bool) -> Model:
-    config = unmask.preset(name, causal=causal, layers=4)
-    kind, mask = ("causal", None) if causal else ("masked", MASK)
-    return Model("m", lively(config), Blueprint(config, kind, mask))
+    return build(name, "causal" if causal else "masked", layers=4)
 
 
 def cut(net: Transformer, mode: TwoDevices) -> None:

@@ -1,21 +1,25 @@
 """Models are written whole: whatever fails or is killed, a whole model stays."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM
 
 import unmask
-from tests.conftest import BLOCKS, make_model
+from tests.conftest import BLOCKS, build, make_model
 from unmask import UserError
 from unmask.base import files
+from unmask.data.chat import ChatTemplate
 from unmask.net import loading
+from unmask.net.model import Model
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -126,25 +130,52 @@ def test_saving_never_removes_what_is_not_a_model(saved, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "model", "thesis"]
 
 
-def test_a_killed_save_leaves_a_whole_model(saved):
-    """A process that saves two models in turn, killed at random moments: always one of the two."""
-    script = """
-import sys, unmask
-from tests.conftest import make_model
-models = [make_model(seed=0), make_model(seed=1)]
-print("ready", flush=True)
-while True:
-    for model in models:
-        unmask.save(model, sys.argv[1])
-"""
-    wanted = [make_model(seed=seed).logits(torch.arange(9)[None]) for seed in (0, 1)]
-    root = Path(__file__).parents[2]
-    for moment in (0.013, 0.11):
-        command = [sys.executable, "-c", script, str(saved)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(moment)
-            process.kill()
-        found = unmask.load(saved, device="cpu").logits(torch.arange(9)[None])
-        assert any(torch.equal(found, one) for one in wanted)
+PRESETS = {
+    "llama": "tiny", "qwen2": "tiny-grouped", "qwen3": "tiny-qwen3", "gpt2": "tiny-gpt2",
+    "gpt_neox": "tiny-pythia", "llada": "tiny", "dream": "tiny-grouped",
+}  # fmt: skip
+"""A network that each dialect can say."""
+
+
+def make_for(dialect: str) -> Model:
+    model = make_model(PRESETS[dialect], causal=dialect not in ("llada", "dream"))
+    return replace(model, blueprint=replace(model.blueprint, shift=dialect == "dream"))
+
+
+@pytest.mark.parametrize("dialect", PRESETS)
+def test_special_ids_go_along(tmp_path, dialect):
+    model = make_for(dialect)
+    unmask.save(model, tmp_path / "one", dialect)
+    said = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert said["eos_token_id"] == model.tokenizer.end_id == 1
+    assert said["pad_token_id"] == model.tokenizer.pad_id == 0
+    assert "bos_token_id" not in said, "the tokenizer knows of none"
+    again = unmask.load(tmp_path / "one", device="cpu")
+    unmask.save(again, tmp_path / "two", dialect)
+    assert said == json.loads((tmp_path / "two" / "config.json").read_text())
+    if dialect in ("llama", "qwen2", "gpt2"):
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+        assert theirs.config.eos_token_id == theirs.generation_config.eos_token_id == 1
+        assert theirs.config.pad_token_id == 0
+
+
+def test_start_token_of_a_chat_template(tmp_path):
+    model = make_for("llama")
+    model.tokenizer.chat = ChatTemplate("{{ bos_token }}", {"bos_token": "[PAD]"})
+    unmask.save(model, tmp_path / "out", "llama")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["bos_token_id"] == 0
+
+
+@pytest.mark.parametrize("dialect", ["llada", "dream"])
+def test_a_causal_model_has_no_mask(tmp_path, dialect):
+    with pytest.raises(UserError) as caught:
+        unmask.save(make_model(causal=True), tmp_path / "out", dialect)
+    assert f"a causal model has no mask token, and {dialect} models have one" in str(caught.value)
+    assert str(caught.value).endswith("Choose one that fits: llama, unmask.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shape_that_cannot_be_read_back(tmp_path):
+    model = build(kind="causal", width=60, heads=8, head_width=16, qkv_bias=True)
+    with pytest.raises(UserError, match="dialect qwen2: 'width' 60 is not a multiple of 'heads' 8"):
+        unmask.save(model, tmp_path / "x", "qwen2")

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 import unmask
 from tests.training.runs import make_recipe, make_trainer, take_steps
 from unmask.base.streams import RowStreams
-from unmask.noise.masked import Masked
 from unmask.noise.process import Process
 from unmask.noise.processes import PROCESSES
 from unmask.noise.schedules import LinearSchedule
@@ -81,19 +80,6 @@ def test_a_notebook_needs_six_methods(small_net):
     assert losses[-1] < 0.1 * losses[0]
     texts = sample_ancestral(lambda xt, t: small_net(xt), process, 4, 16, streams)
     assert (texts == x0).double().mean() > 0.95
-
-
-def test_its_bound_is_the_masked_one(small_net):
-    """Where token 0 does not occur, it is masked noise whose mask is token 0."""
-    x0, t = torch.tensor([[1, 2, 3, 4], [4, 4, 1, 2]]), torch.tensor([0.3, 0.8]).double()
-    rows = [RowStreams.make(1, 2), RowStreams.make(1, 2)]
-    logits = torch.randn(2, 4, K, generator=torch.Generator().manual_seed(0))
-    masked, zeroed = Masked(K - 1, 0), Zeroed(K)
-    xt = zeroed.corrupt(x0, t[:, None], rows[0])
-    assert torch.equal(xt, masked.corrupt(x0, t[:, None], rows[1])) and (xt == 0).any()
-    never_zero = logits.index_fill(-1, torch.tensor([0]), -torch.inf)
-    ours = zeroed.nll(never_zero, x0, xt, t[:, None])
-    torch.testing.assert_close(ours.float(), masked.nll(logits, x0, xt, t[:, None]))
 
 
 def test_it_trains_from_a_recipe_and_is_sampled_by_name(named, tmp_path):

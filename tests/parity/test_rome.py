@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 
 import unmask
 from tests.fixtures import load_expected, load_peer
-from tests.parity.encoders import fill
+from tests.parity.peers import fill
 from tests.parity.test_transformers import PEERS
 from tests.tracing.plain import trace_plainly
 from unmask.tracing.corruption import measure_sigma

@@ -18,10 +18,10 @@ from transformers import (
 )
 
 import unmask
-from tests.conftest import lively
-from tests.parity.encoders import fill
+from tests.conftest import build
+from tests.parity.peers import check_round_trip, fill
 from unmask.net.loading import inspect
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 
 SHAPE = {"vocab_size": 300, "hidden_size": 48, "intermediate_size": 120, "num_hidden_layers": 3}
 SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -87,21 +87,15 @@ def test_logits_agree(peer):
 
 def test_round_trip_key_for_key(peer, tmp_path):
     _, folder = peer
-    ours = unmask.load(folder, device="cpu")
-    dialect = inspect(folder)[1].name
-    unmask.save(ours, tmp_path / "back", dialect)
-    before = load_file(folder / "model.safetensors")
-    after = load_file(tmp_path / "back" / "model.safetensors")
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    ours, dialect = unmask.load(folder, device="cpu"), inspect(folder)[1].name
+    check_round_trip(ours, folder / "model.safetensors", tmp_path / "back", dialect)
     # And what we wrote runs in transformers.
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32)
     compare(again.eval(), ours)
 
 
 def test_our_causal_network_runs_in_transformers(tmp_path):
-    config = unmask.preset("tiny", causal=True, vocab_size=300, kv_heads=2)
-    ours = Model("ours", lively(config), Blueprint(config, "causal"))
+    ours = build(kind="causal", vocab_size=300, kv_heads=2)
     unmask.save(ours, tmp_path / "llama", "llama")
     compare(AutoModelForCausalLM.from_pretrained(tmp_path / "llama").eval(), ours)
 
@@ -117,36 +111,32 @@ def test_decoding_agrees(peer):
     assert torch.equal(found.tokens, expected)
 
 
-def test_gpt2_as_the_hub_has_it(tmp_path):
+def rename_gpt2(said: dict, weights: dict) -> dict:
     """Names without their first part, and stored attention masks among the weights."""
-    theirs = AutoModelForCausalLM.from_config(PEERS["gpt2"]).eval()
-    theirs.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
     short = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
-    short["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)
-    save_file(short, tmp_path / "model.safetensors", {"format": "pt"})
-    tokens = torch.arange(20)[None]
-    found = unmask.load(tmp_path, device="cpu").logits(tokens)
-    torch.testing.assert_close(found, theirs(tokens).logits.detach(), atol=1e-5, rtol=1e-5)
+    return short | {"h.0.attn.bias": torch.ones(1, 1, 64, 64)}
 
 
-def test_pythia_as_the_hub_has_it(tmp_path):
+def rename_pythia(said: dict, weights: dict) -> dict:
     """Rotary settings by their old names, and stored masks and frequencies among the weights."""
-    theirs = AutoModelForCausalLM.from_config(PEERS["gpt-neox"]).eval()
+    del said["rope_parameters"], said["attention_bias"]
+    said |= {"rotary_pct": 0.25, "rotary_emb_base": 10_000}
+    stored = {"bias": torch.ones(1, 1, 64, 64), "rotary_emb.inv_freq": torch.ones(2)}
+    return weights | {f"gpt_neox.layers.0.attention.{name}": x for name, x in stored.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "rename", "rotary"),
+    [("gpt2", rename_gpt2, None), ("gpt-neox", rename_pythia, 4)],
+)
+def test_models_as_the_hub_has_them(name, rename, rotary, tmp_path):
+    theirs = AutoModelForCausalLM.from_config(PEERS[name]).eval()
     theirs.save_pretrained(tmp_path)
     said = json.loads((tmp_path / "config.json").read_text())
-    for name in ("rope_parameters", "attention_bias"):
-        said.pop(name)
-    said |= {"rotary_pct": 0.25, "rotary_emb_base": 10_000}
+    weights = rename(said, load_file(tmp_path / "model.safetensors"))
     (tmp_path / "config.json").write_text(json.dumps(said))
-    weights = load_file(tmp_path / "model.safetensors")
-    attention = "gpt_neox.layers.0.attention."
-    weights[f"{attention}bias"] = torch.ones(1, 1, 64, 64)
-    weights[f"{attention}rotary_emb.inv_freq"] = torch.ones(2)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    tokens = torch.arange(20)[None]
-    found = unmask.load(tmp_path, device="cpu")
-    assert (found.net.config.rotary_dim, found.net.config.residual) == (4, "parallel")
-    torch.testing.assert_close(
-        found.logits(tokens), theirs(tokens).logits.detach(), atol=1e-5, rtol=1e-5
-    )
+    tokens, found = torch.arange(20)[None], unmask.load(tmp_path, device="cpu")
+    assert rotary is None or found.net.config.rotary_dim == rotary
+    expected = theirs(tokens).logits.detach()
+    torch.testing.assert_close(found.logits(tokens), expected, atol=1e-5, rtol=1e-5)

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from tests.conftest import lively
+from tests.conftest import build
 from unmask.data.facts import Fact
 from unmask.data.tokenizer import Tokenizer
-from unmask.net.model import Blueprint, Model
-from unmask.net.presets import preset
+from unmask.net.model import Model
 
 PEOPLE = {
     "Ada Quill": "the painter of red boats",
@@ -47,9 +46,8 @@ def make_model(
     layers: int = 4,
     **changes: Any,
 ) -> Model:
-    tokenizer, causal = make_tokenizer(), kind == "causal"
+    tokenizer = make_tokenizer()
     sizes = {"vocab_size": tokenizer.vocab_size, "layers": layers, "context": 64}
-    config = preset(name, causal=causal, **(sizes | changes))
-    mask = None if causal else tokenizer.mask_id
-    plan = Blueprint(config, "causal" if causal else "masked", mask, shift=kind == "shifted")
-    return Model(f"{name}-{kind}", lively(config).to(dtype), plan, tokenizer)
+    model = build(name, kind, tokenizer, **(sizes | changes))
+    model.net.to(dtype)
+    return model

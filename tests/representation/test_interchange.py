@@ -4,15 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy.linalg import hadamard
 
 from tests.conftest import KINDS
 from tests.representation.facts import make_fact, make_model, make_tokenizer
+from tests.representation.planted import plant
 from unmask import Fact, UserError
 from unmask.data.city_lines import make_city_lines
-from unmask.net.config import NetConfig
-from unmask.net.model import Blueprint, Model
-from unmask.net.transformer import Transformer
 from unmask.representation.interchange import (
     StateSwap,
     divide,
@@ -21,10 +18,6 @@ from unmask.representation.interchange import (
     person_of,
 )
 from unmask.representation.patched import lay_out_prompt, score_each_patched, score_patched
-
-WIDTH = 512
-SUBJECTS = {"X": "Z", "Q": "K"}
-"""Subjects with their objects, all single tokens."""
 
 
 def swap_of(recipient, donor, answer=None):
@@ -42,37 +35,11 @@ def pairs_of_facts():
     ]
 
 
-@torch.no_grad()
-def plant(causal):
-    """The first MLP gives every subject its value, the second layer's attention carries it on."""
-    tokenizer = make_tokenizer()
-    shape = {"width": WIDTH, "layers": 2, "heads": 1, "mlp_width": 16, "context": 64}
-    config = NetConfig(vocab_size=tokenizer.vocab_size, causal=causal, **shape)
-    net = Transformer(config, seed=None).eval().requires_grad_(False)
-    for name, parameter in net.named_parameters():
-        parameter.fill_(1.0 if "norm" in name else 0.0)
-    rows = torch.tensor(hadamard(WIDTH)).float()
-    net.embedding.weight.copy_(rows[: config.vocab_size] / WIDTH**0.5)
-    mlp, attn, facts = net.block(0).mlp, net.block(1).attn, []
-    for neuron, (subject, answer) in enumerate(SUBJECTS.items()):
-        encoded = tokenizer.encode(f"({subject}:{answer}")
-        assert len(encoded.ids) == 4
-        value = rows[config.vocab_size + neuron]
-        mlp.gate.weight[neuron] = mlp.up.weight[neuron] = rows[encoded.ids[1]] / WIDTH
-        mlp.down.weight[:, neuron] = 8 * value
-        net.head.weight[encoded.ids[3]] = value
-        fact = Fact.of(subject, answer, "({}:", completion=answer, fact_id=subject)
-        facts.append(fact)
-    attn.qkv.weight[-WIDTH:] = torch.eye(WIDTH)
-    attn.out.weight.copy_(40 * torch.eye(WIDTH) / WIDTH**0.5)
-    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
-    return Model("planted", net, Blueprint(config, *kind), tokenizer), facts
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_layer_0_decides_and_swapping_both_swaps_the_outcome(causal):
-    model, (one, other) = plant(causal)
-    rows = interchange(model, [swap_of(one, other), swap_of(other, one)])
+    planted = plant(causal, {"X": "Z", "Q": "K"})
+    one, other = planted.facts
+    rows = interchange(planted.model, [swap_of(one, other), swap_of(other, one)])
     assert len(rows) == 2 * (1 + 3)
     for row, mirrored in zip(rows[::2], rows[1::2], strict=True):
         # Before the layer that reads it the donor's state decides, afterwards it is too late.

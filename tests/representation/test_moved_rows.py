@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from tests.representation.facts import PEOPLE, make_facts, make_model
+from tests.scripts import load_script
 from unmask import UserError
-from unmask.data.facts import tokenize_fact
+from unmask.data.facts import tokenize_fact, write_facts
+from unmask.net.loading import save
 from unmask.representation.embeddings import collect_moved_rows, compare_moved_rows
 
 
@@ -87,3 +89,31 @@ def test_tied_models_have_one_table_and_strangers_are_refused():
         compare_moved_rows(make_model(width=128), trained, make_facts())
     with pytest.raises(UserError, match="at least 2 to pair"):
         compare_moved_rows(model, trained, make_facts()[:2])
+
+
+moves = load_script("paper/embeddings.py")
+page = load_script("paper/report_embeddings.py")
+
+
+def test_rows_of_every_way_of_training(tmp_path):
+    model = make_model(layers=2)
+    save(model, tmp_path / "start")
+    for table in ("embedding", "head"):
+        for seed, bound in enumerate((True, False)):
+            save(move(model, table, bound), tmp_path / table / f"seed-{seed}")
+    write_facts(tmp_path / "facts.jsonl", make_facts())
+    words = [f"{table}={tmp_path / table}/seed-*" for table in ("embedding", "head")]
+    words += ["--start", str(tmp_path / "start"), "--data", str(tmp_path / "facts.jsonl")]
+    moves.main([*words, "--permutations", "199", "--out", str(tmp_path / "moves.json")])
+    page.main([str(tmp_path / "moves.json"), "--page", str(tmp_path / "page.md")])
+    text = (tmp_path / "page.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    cells = {tuple(row[i].strip("*") for i in (0, 1, 3, 4)): row[6].strip("*") for row in rows[2:]}
+    # What stayed as it was has no rows; each way of training has two seeds and two likenesses.
+    assert {(way, table) for way, _, table, _ in cells} == {("embedding",) * 2, ("head",) * 2}
+    assert len(cells) == 2 * 2 * 2
+    for table in ("embedding", "head"):
+        bound, loose = (
+            float(cells[table, seed, table, "reciprocal rank"].split()[0]) for seed in ("0", "1")
+        )
+        assert bound == 1.0 > loose

@@ -57,17 +57,15 @@ def test_public_names_give_small_results(model):
 
 
 def test_settings_are_one_object_or_keywords(model):
-    fact, settings = make_fact(0, "p2d"), Extraction(prefixes=PREFIXES, search_steps=3, length=32)
-    value = unmask.extract_value(model, fact, LAYER, settings)
-    again = unmask.extract_value(
-        model, fact, LAYER, prefixes=PREFIXES[1:], search_steps=3, length=32
-    )
+    given = (model, make_fact(0, "p2d"), LAYER)
+    plain = {"search_steps": 3, "length": 32}
+    settings = Extraction(prefixes=PREFIXES, **plain)
+    value = unmask.extract_value(*given, settings)
+    again = unmask.extract_value(*given, prefixes=PREFIXES[1:], **plain)
     assert value.delta.equal(again.delta) and value.prefixes == again.prefixes == PREFIXES
-    assert unmask.extract_value(model, fact, LAYER, settings, search_steps=1).updates == 0
-    key = unmask.extract_key(model, fact, LAYER, settings)
-    assert key.k_star.equal(
-        unmask.extract_key(model, fact, LAYER, prefixes=PREFIXES, length=32).k_star
-    )
+    assert unmask.extract_value(*given, settings, search_steps=1).updates == 0
+    key = unmask.extract_key(*given, prefixes=PREFIXES, length=32)
+    assert unmask.extract_key(*given, settings).k_star.equal(key.k_star)
 
 
 def test_the_objectives_are_those_of_the_papers():
@@ -111,6 +109,10 @@ def test_stopping_is_explicit(model):
     case, settings = ask(model, stop="rome", search_steps=5)
     (found,) = find_values(model, [case], LAYER, settings)
     assert found.stopped == "steps" and found.updates == 4, "its loss is far above 0.05"
+    value_loss = ValueLoss(model, [case], LAYER, settings)
+    value_loss.above.x = value_loss.above.x * torch.nan
+    (broken,) = search(value_loss, LAYER, [case])
+    assert broken.stopped == "not finite" and broken.diverged and broken.distance == 0
 
 
 class Scripted(ValueLoss):
@@ -143,14 +145,6 @@ def test_a_diverged_search_is_kept_and_flagged():
     assert found[0].distance > found[1].distance > 0
 
 
-def test_a_broken_network_is_told(model):
-    case, settings = ask(model, search_steps=3)
-    value_loss = ValueLoss(model, [case], LAYER, settings)
-    value_loss.above.x = value_loss.above.x * torch.nan
-    (found,) = search(value_loss, LAYER, [case])
-    assert found.stopped == "not finite" and found.diverged and found.distance == 0
-
-
 def test_patterns_show_a_share_of_the_object(model):
     """Shown tokens stand in their places, are not asked, and are the same after every prefix."""
     case, settings = ask(model, make_fact(1, "p2d"), revealed=(0.0, 0.5))
@@ -167,13 +161,6 @@ def test_patterns_show_a_share_of_the_object(model):
         assert [i for i, t in enumerate(row.tokens[at:]) if t != model.mask_id] == shown
     again, _ = ask(model, make_fact(1, "p2d"), revealed=(0.0, 0.5))
     assert again.rows == case.rows and settings.revealed == (0.0, 0.5)
-
-
-def test_rows_end_where_the_text_does_for_a_causal_model(twin):
-    case, _ = ask(twin)
-    for row in case.rows:
-        assert len(row.tokens) == row.reads[-1] + 1
-        assert row.tokens[row.reads[0] + 1 :] == row.targets[:-1]
 
 
 def test_keys_of_the_subject_alone(model):
@@ -195,43 +182,23 @@ def test_prefixes_are_seeded(model, twin):
 
 def test_mistakes_are_sentences(model, twin):
     whole = Fact.of("Ada Quill", "the painter of red boats", "{}", fact_id="whole")
-    with pytest.raises(UserError, match="subject 'Ada Quill' is the whole prompt"):
-        unmask.extract_value(model, whole, LAYER, prefixes=1)
-    for find in (unmask.extract_key, unmask.extract_value):
-        with pytest.raises(UserError, match="a list was given: expected an unmask.Fact"):
-            find(model, [whole], LAYER)
-    fact = make_fact(0, "p2d")
-    with pytest.raises(UserError, match="layer 9 is out of range: .* layers 0 to 3"):
-        unmask.extract_key(model, fact, 9)
-    with pytest.raises(UserError, match="layer 3 is the last"):
-        unmask.extract_value(model, fact, 3, prefixes=1)
-    with pytest.raises(UserError, match="neither guidance nor mask patterns"):
-        unmask.extract_value(twin, fact, LAYER, prefixes=1, guidance=0.5)
-    with pytest.raises(UserError, match="'prefixes' is 0, expected at least 1"):
-        unmask.extract_key(model, fact, LAYER, prefixes=0)
-    with pytest.raises(UserError, match="0 prefixes were asked for"):
-        make_prefixes(model, 0)
-    with pytest.raises(UserError, match="extract_value has no argument 'step': did you mean"):
-        unmask.extract_value(model, fact, LAYER, step=3)
-    with pytest.raises(
-        UserError, match="extract_key has no argument 'search_steps': known: prefixes"
+    fact, mute = make_fact(0, "p2d"), replace(model, tokenizer=None)
+    key, value = unmask.extract_key, unmask.extract_value
+    for call, said in (
+        (lambda: value(model, whole, LAYER, prefixes=1), "subject 'Ada Quill' is the whole prompt"),
+        (lambda: key(model, [whole], LAYER), "a list was given: expected an unmask.Fact"),
+        (lambda: value(model, [whole], LAYER), "a list was given: expected an unmask.Fact"),
+        (lambda: key(model, fact, 9), "layer 9 is out of range: .* layers 0 to 3"),
+        (lambda: value(model, fact, 3, prefixes=1), "layer 3 is the last"),
+        (lambda: value(twin, fact, 1, prefixes=1, guidance=0.5), "neither guidance nor mask patt"),
+        (lambda: make_prefixes(model, 3, texts=["boats"]), "only 2 different prefixes"),
+        (lambda: make_prefixes(model, 3, texts=[" "]), "text to cut prefixes from is empty"),
+        (lambda: key(mute, fact, LAYER), "has no tokenizer"),
+        (lambda: choose_layers("one", 1, "all"), "and `all` leaves the last one out"),
+        (lambda: value(model, fact, LAYER, prefixes=["", "boats " * 60]), "use --prefixes 1"),
     ):
-        unmask.extract_key(model, fact, LAYER, search_steps=3)
-    with pytest.raises(UserError, match="objective 'room' is unknown: did you mean 'rome'"):
-        unmask.extract_value(model, fact, LAYER, "room")
-    with pytest.raises(UserError, match="only 2 different prefixes"):
-        make_prefixes(model, 3, texts=["boats"])
-    with pytest.raises(UserError, match="text to cut prefixes from is empty"):
-        make_prefixes(model, 3, texts=[" "])
-    mute = replace(model, tokenizer=None)
-    with pytest.raises(UserError, match="has no tokenizer"):
-        unmask.extract_key(mute, fact, LAYER)
-    with pytest.raises(UserError, match="'prefixes' is 'text', expected an integer or a list of"):
-        unmask.extract_value(model, fact, LAYER, prefixes="text")
-    with pytest.raises(UserError, match="has one layer, and `all` leaves the last one out"):
-        choose_layers("one", 1, "all")
-    with pytest.raises(UserError, match="does not hold: use --prefixes 1, which is the prompt by"):
-        unmask.extract_value(model, fact, LAYER, prefixes=["", "boats " * 60])
+        with pytest.raises(UserError, match=said):
+            call()
 
 
 class PostNormBlock(Block):

@@ -2,13 +2,17 @@
 
 import pytest
 
-import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from tests.sampling.states import V
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 
 
 @pytest.fixture(scope="session")
 def model() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
-    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
+    return build(vocab_size=V, num_logits=V - 1, context=32)
+
+
+@pytest.fixture(scope="session")
+def twin() -> Model:
+    """Its autoregressive twin."""
+    return build(kind="causal", vocab_size=V, context=32)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from unmask.sampling.state import Predictions, StepState, StepTimes
+from unmask.sampling.trajectory import Trajectory
 
 V = 40
 """Rows of the shared model's embedding; the last is its mask's."""
@@ -26,3 +27,9 @@ def make_state(
         num_start=torch.full((len(open_),), start), times=StepTimes.at(step, steps),
         remask_rate=0.0, predictions=predictions, last=last,
     )  # fmt: skip
+
+
+def same(one: Trajectory, other: Trajectory) -> bool:
+    """Whether two runs are alike to the bit."""
+    names = ("tokens", "states", "committed_at", "confidence", "entropy")
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)

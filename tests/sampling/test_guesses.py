@@ -6,10 +6,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import build
 from tests.representation.facts import make_model
 from unmask import Trajectory, UserError
-from unmask.net.model import Blueprint, Model
+from unmask.net.model import Model
 from unmask.sampling.trajectory import show_token
 
 PROMPTS = [[5, 6, 7], [8, 9]]
@@ -19,10 +19,8 @@ KINDS = ("masked", "causal", "uniform", "hybrid")
 def make_kind(kind: str) -> Model:
     if kind in ("masked", "causal"):
         return make_model(kind=kind)
-    is_hybrid = kind == "hybrid"  # its mask comes after the tokens that have logits
-    config = unmask.preset("tiny", vocab_size=40, context=16, num_logits=39 if is_hybrid else None)
-    mask_id = 39 if is_hybrid else None
-    return Model(kind, lively(config), Blueprint(config, kind, mask_id))
+    # A mask comes after the tokens that have logits.
+    return build(kind=kind, vocab_size=40, context=16, num_logits=39 if kind == "hybrid" else None)
 
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])

@@ -27,7 +27,6 @@ def draw(model: Model, **settings) -> unmask.Trajectory:
 
 
 def write(path: Path, drawn: unmask.Trajectory, prompts: list) -> Path:
-    assert drawn.states is not None
     lines = []
     for row, (prompt, length) in enumerate(zip(prompts, drawn.lengths.tolist(), strict=True)):
         states = drawn.states[:, row, :length].tolist()

@@ -50,7 +50,7 @@ def test_given_tokens_stay_where_they_are(model):
         assert wanted is None or token == wanted
     assert found.tokens[1, 1 : 1 + len(rows[3])].tolist() == rows[3]
     assert (found.tokens[0] != model.mask_id).all()
-    assert found.states is not None and (found.states[0, 0] == model.mask_id).sum() == 4
+    assert (found.states[0, 0] == model.mask_id).sum() == 4
 
 
 def test_a_space_before_a_mask_belongs_to_what_fills_it(model):
@@ -64,15 +64,6 @@ def test_a_space_before_a_mask_belongs_to_what_fills_it(model):
     assert two == one + 1, "a second space is one that was meant"
 
 
-def test_the_shipped_model_fills_after_a_space():
-    model = unmask.load("reversal-mdm")
-    text = "We sat down beside{}[MASK]*13, our old friend Renzo Calverinth."
-    without, with_space = (unmask.infill(model, text.format(space)) for space in ("", " "))
-    assert without.texts == with_space.texts is not None
-    assert without.texts[0].startswith("We sat down beside the ")
-    assert without.texts[0].endswith(", our old friend Renzo Calverinth.")
-
-
 def test_no_text_ends_before_what_was_given(model):
     """An end token in a gap would cut the given words off; behind them it may come."""
     end = torch.nn.functional.one_hot(
@@ -82,7 +73,7 @@ def test_no_text_ends_before_what_was_given(model):
     hook = model.net.head.register_forward_hook(lambda _, given, logits: logits + 1e3 * end)
     for cache in ("none", "exact"):
         found = unmask.infill(model, "The [MASK]*4 of Orsel[MASK]*3", cache=cache)
-        assert found.texts is not None and found.texts[0].endswith(" of Orsel")
+        assert found.texts[0].endswith(" of Orsel")
         assert (found.tokens[0, -3:] == model.tokenizer.end_id).all()
     hook.remove()
 
@@ -99,7 +90,6 @@ def test_an_end_that_is_given_ends_nothing_before_it(model):
 def test_any_state_of_a_trajectory_can_be_gone_on_from(model):
     prompt = len(model.tokenizer.encode("The").ids)
     whole = unmask.sample(model, ["The"], length=prompt + 16, plan="linear", steps=8)
-    assert whole.states is not None
     for step in (0, 3, 8):
         half = whole.states[step]
         rest = unmask.infill(model, list(half), plan="linear", steps=max(1, 8 - step))
@@ -122,17 +112,11 @@ def test_forbidden_tokens_never_come(model):
 
 
 def test_a_single_constraint_needs_no_list(model):
-    how = {"length": 24, "steps": 4}
-    for name, one in (("forbid", " Orsel"), ("require", " Orsel sings")):
-        try:
-            alone = unmask.sample(model, ["The"], **how, **{name: one})
-        except UserError as error:
-            assert "single ones" in str(error)  # more than one token is no token to forbid
-            continue
-        listed = unmask.sample(model, ["The"], **how, **{name: [one]})
+    how, token = {"length": 24, "steps": 4}, model.tokenizer.encode(".").ids
+    for single in ({"require": " Orsel sings"}, {"forbid": token[0]}):
+        alone = unmask.sample(model, ["The"], **how, **single)
+        listed = unmask.sample(model, ["The"], **how, **{name: [x] for name, x in single.items()})
         assert torch.equal(alone.tokens, listed.tokens)
-    token = int(unmask.sample(model, ["The"], **how).tokens[0, -1])
-    assert token not in unmask.sample(model, ["The"], **how, forbid=token).tokens[0].tolist()
 
 
 def test_required_phrases_leave_room_for_each_other(model):
@@ -141,7 +125,7 @@ def test_required_phrases_leave_room_for_each_other(model):
     prompt = len(model.tokenizer.encode("The").ids)
     for order in (phrases, phrases[::-1]):
         found = unmask.sample(model, ["The"], length=prompt + sum(sizes), require=order)
-        assert found.texts is not None and all(text in found.texts[0] for text in phrases)
+        assert all(text in found.texts[0] for text in phrases)
     with pytest.raises(UserError, match="no such space left"):
         unmask.sample(model, ["The"], length=prompt + sum(sizes) - 1, require=phrases)
 
@@ -154,8 +138,9 @@ def test_required_phrases_are_there(model):
     # Where the network finds the phrase likeliest, by hand.
     prompt = model.tokenizer.encode("The").ids
     canvas = torch.tensor([prompt + [model.mask_id] * (24 - len(prompt))])
-    logits = model.logits(canvas)[0].double()
-    logits[:, model.mask_id] = -torch.inf
+    logits = (
+        model.logits(canvas)[0].double().index_fill(-1, torch.tensor(model.mask_id), -torch.inf)
+    )
     logp = logits.log_softmax(-1)
     places = range(len(prompt), 24 - len(phrase) + 1)
     best = max(places, key=lambda i: sum(logp[i + j, t] for j, t in enumerate(phrase)))
@@ -180,17 +165,13 @@ def test_trajectories_come_back_from_disk(model, tmp_path):
         Trajectory.load(tmp_path / "y.safetensors")
 
 
-def test_a_watcher_sees_every_step(model):
+def test_a_watcher_sees_every_step_and_all_rows_whatever_their_blocks(model):
+    """Rows with more blocks are filled apart: what was watched last is what came out."""
     seen: list[Trajectory] = []
     found = unmask.sample(model, ["The"], length=20, steps=5, watch=seen.append)
     assert [int(one.committed_at.max()) for one in seen] == [1, 2, 3, 4, 5]
-    assert torch.equal(seen[-1].tokens, found.tokens)
-    assert seen[1].states is not None and len(seen[1].states) == 3
-
-
-def test_a_watcher_sees_all_rows_whatever_their_blocks(model):
-    """Rows with more blocks are filled apart: what was watched last is what came out."""
-    seen: list[Trajectory] = []
+    assert torch.equal(seen[-1].tokens, found.tokens) and len(seen[1].states) == 3
+    seen.clear()
     prompts = ["The caves of Orsel", "The", "The caves of"]
     how = {"length": 24, "block": 6, "steps": 12, "watch": seen.append}
     found = unmask.sample(model, prompts, **how)
@@ -211,10 +192,9 @@ def test_chat_templates_are_used_on_request(tmp_path, model):
         "{% if add_generation_prompt %}<answer> {% endif %}"
     )
     tokenizer = unmask.Tokenizer.load(tmp_path)
-    assert tokenizer.chat is not None
     talkative = unmask.Model("chatty", model.net, model.blueprint, tokenizer)
     found = unmask.sample(talkative, ["deep?"], length=60, chat=True)
-    assert found.texts is not None and found.texts[0].startswith("<user> deep?\n<answer> ")
+    assert found.texts[0].startswith("<user> deep?\n<answer> ")
     tokenizer.save(tmp_path / "again")
     again = unmask.Tokenizer.load(tmp_path / "again")
     assert again.chat is not None and again.chat.render([]) == "<answer> "
@@ -223,35 +203,25 @@ def test_chat_templates_are_used_on_request(tmp_path, model):
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_chat_that_ends_its_turns_is_answered(causal):
     """The end of the user's turn is not the end of the text."""
-    model = make_model(causal=causal)
+    model, begin = make_model(causal=causal), "<user> deep?<answer> "
     template = "<user> {{ messages[0]['content'] }}{{ eos_token }}<answer> "
     model.tokenizer.chat = ChatTemplate(template, {"eos_token": "[END]"})
     found = unmask.sample(model, ["deep?"], length=60, chat=True)
     assert (found.tokens == model.tokenizer.end_id).any()
-    assert found.texts is not None and found.texts[0].startswith("<user> deep?<answer> ")
-    assert len(found.texts[0]) > len("<user> deep?<answer> ")
+    assert found.texts[0].startswith(begin) and len(found.texts[0]) > len(begin)
 
 
 def test_bad_input(model):
-    with pytest.raises(UserError, match="no texts were given"):
-        unmask.infill(model, [])
-    with pytest.raises(UserError, match="99999999999 masks were asked for, expected at most"):
-        unmask.infill(model, "[MASK]*99999999999")
-    with pytest.raises(UserError, match="expected 1 to the context"):
-        unmask.infill(model, 2 * "[MASK]*100")
-    with pytest.raises(UserError, match="the token id 1.5 was given: expected whole numbers"):
-        unmask.infill(model, torch.tensor([1.5, 2.0]))
-    with pytest.raises(UserError, match="positions count from 0"):
-        unmask.sample(model, ["The"], fixed={-1: "deep"})
-    with pytest.raises(UserError, match="'steps' is 2.5, expected an integer"):
-        unmask.sample(model, ["The"], steps=2.5)
-    with pytest.raises(UserError, match="guidance needs a prompt"):
-        unmask.infill(model, "[MASK]*9", guidance=1.0)
-    with pytest.raises(UserError, match="cannot fill masks"):
-        unmask.infill(make_model(causal=True), "[MASK]")
-    with pytest.raises(UserError, match="holds the mask token"):
-        unmask.sample(model, ["The [MASK]"])
-    with pytest.raises(UserError, match="'two words' was forbidden, but is"):
-        unmask.sample(model, ["The"], forbid=["two words"])
-    with pytest.raises(UserError, match="neither fixed nor required"):
-        unmask.sample(make_model(causal=True), ["The"], require=["deep"])
+    twin = make_model(causal=True)
+    for call, said in (
+        (lambda: unmask.infill(model, []), "no texts were given"),
+        (lambda: unmask.infill(model, "[MASK]*99999999999"), "99999999999 masks were asked for"),
+        (lambda: unmask.infill(model, 2 * "[MASK]*100"), "expected 1 to the context"),
+        (lambda: unmask.infill(model, "[MASK]*9", guidance=1.0), "guidance needs a prompt"),
+        (lambda: unmask.infill(twin, "[MASK]"), "cannot fill masks"),
+        (lambda: unmask.sample(model, ["The [MASK]"]), "holds the mask token"),
+        (lambda: unmask.sample(model, ["The"], forbid=["two words"]), "'two words' was forbidden"),
+        (lambda: unmask.sample(twin, ["The"], require=["deep"]), "neither fixed nor required"),
+    ):
+        with pytest.raises(UserError, match=said):
+            call()

@@ -1,16 +1,17 @@
 """Plans, orders and the loop: counts add up, given tokens stay, mistakes are sentences."""
 
 import itertools
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import unmask
-from tests.conftest import lively, make_model
+from tests.conftest import build, make_model
 from tests.sampling.states import V, make_state
-from unmask import UserError
+from unmask import Sampling, UserError
 from unmask.base.streams import RowStreams
-from unmask.net.model import Blueprint, Model
 from unmask.sampling.orders import ORDERS, choose_first
 from unmask.sampling.plans import PLANS, get_plan
 from unmask.sampling.state import Predictions
@@ -95,7 +96,7 @@ def test_summaries_have_the_shape_of_the_canvas():
 @pytest.mark.parametrize("order", [*ORDERS, list(range(31, -1, -1))], ids=str)
 def test_trajectory_tells_what_happened(model, order):
     found = sample(model, [[1, 2, 3], [4]], steps=7, order=order, temperature=0.5)
-    assert found.states is not None and found.states.shape == (8, 2, 32)
+    assert found.states.shape == (8, 2, 32)
     assert (found.states[0] == V - 1).sum() == 2 * 32 - 4
     for step in range(1, 8):
         before, after = found.states[step - 1], found.states[step]
@@ -132,16 +133,6 @@ def test_one_prompt_is_a_batch_of_one(model):
     assert one.texts == many.texts
 
 
-def test_temperature_draws_from_the_distribution(model):
-    """One mask, many rows: the shares of the tokens are their probabilities."""
-    prompt = list(range(9))
-    found = sample(model, [prompt] * 3000, steps=1, temperature=1.0, length=10, keep_states=False)
-    xt = torch.tensor([[*prompt, V - 1]])
-    p = model.logits(xt)[0, 9].double().softmax(-1)
-    counts = torch.bincount(found.tokens[:, 9], minlength=V - 1).double()
-    assert (counts / 3000 - p).abs().max() < 0.03
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -149,8 +140,7 @@ def test_temperature_draws_from_the_distribution(model):
         ({"prompts": [list(range(9))], "length": 9}, "has 9 tokens, which leaves nothing to write"),
         (
             {"prompts": [list(range(8)) * 4]},
-            "3,… has 32 tokens, which leaves nothing to write in the model's context of 32: "
-            "shorten the prompt",
+            "nothing to write in the model's context of 32: shorten",
         ),
         ({"length": 33}, "a length of 33 was asked for, expected 1 to the context 32"),
         ({"length": [9, 9]}, "2 lengths were given for 1 prompts"),
@@ -160,18 +150,18 @@ def test_temperature_draws_from_the_distribution(model):
         ({"prompts": [[1], []], "guidance": 0.5}, "guidance needs a prompt in every row"),
         ({"block": 10, "steps": 16}, "16 steps cannot be shared by 3 blocks"),
         ({"prompts": ["text"]}, "has no tokenizer: give prompts as token ids"),
+        (
+            {"which": "twin", "prompts": [[]]},
+            "needs a first token, and a prompt is empty or missing",
+        ),
+        ({"which": "twin", "guidance": 0.5}, "has no unconditional pass: use guidance 0"),
     ],
 )
-def test_bad_input(model, settings, said):
-    with pytest.raises(UserError) as caught:
-        sample(model, **({"prompts": [[1, 2]]} | settings))
-    assert said in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def twin() -> Model:
-    config = unmask.preset("tiny", vocab_size=V, causal=True, context=32)
-    return Model("twin", lively(config), Blueprint(config, "causal"))
+def test_bad_input(request, settings, said):
+    settings = {"prompts": [[1, 2]]} | settings
+    model = request.getfixturevalue(settings.pop("which", "model"))
+    with pytest.raises(UserError, match=said):
+        sample(model, **settings)
 
 
 def test_causal_decoding_is_greedy_and_cached(twin):
@@ -189,11 +179,22 @@ def test_causal_decoding_is_greedy_and_cached(twin):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"temperature": 0.8}, {"temperature": 1.5, "stochastic": 0.5}], ids=str
+    "settings",
+    [
+        {},
+        {"temperature": 0.8},
+        {"temperature": 1.5, "stochastic": 0.5},
+        {"length": None},
+        {"length": None, "name": "tiny-gpt2"},
+    ],
+    ids=str,
 )
-def test_causal_rows_do_not_depend_on_their_batch(twin, settings):
-    prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
-    settings = settings | {"seed": 2}
+def test_causal_rows_do_not_depend_on_their_batch(settings):
+    """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
+    settings = {"seed": 2, "length": [12, 20, 9], "name": "tiny"} | settings
+    twin = build(settings.pop("name"), "causal", vocab_size=V, context=32)
+    prompts = [[1, 2, 3], [4], [5] * 5]
+    lengths = settings.pop("length") or [32] * 3
     together = sample(twin, prompts, length=lengths, **settings)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         alone = sample(twin, [prompt], length=length, **settings)
@@ -203,46 +204,80 @@ def test_causal_rows_do_not_depend_on_their_batch(twin, settings):
         )
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2"])
-def test_causal_rows_of_different_lengths_fill_their_context(name):
-    """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
-    config = unmask.preset(name, vocab_size=V, causal=True, context=32)
-    twin = Model("twin", lively(config), Blueprint(config, "causal"))
-    prompts = [[1], [2, 3, 4, 5, 6, 7, 8]]
-    together = sample(twin, prompts)
-    assert together.tokens.shape == (2, 32)
-    for i, prompt in enumerate(prompts):
-        assert torch.equal(together.tokens[i], sample(twin, [prompt]).tokens[0])
-
-
 def test_causal_decoding_stops_at_the_end_token():
     tokenizer = unmask.Tokenizer.train(["caves of Orsel"] * 9, 280)
     rows = tokenizer.vocab_size
-    config = unmask.preset("tiny", vocab_size=rows, causal=True, context=32)
-    model = Model("twin", lively(config), Blueprint(config, "causal"), tokenizer)
+    model = build("tiny", "causal", tokenizer, vocab_size=rows, context=32)
     end = torch.nn.functional.one_hot(torch.tensor(tokenizer.end_id), rows) * 1e3
     with model.net.patch({"logits": lambda x: x + end}):
         found = sample(model, ["caves", "caves of"], length=[20, 30])
     assert found.calls == 1 and found.texts == ["caves", "caves of"]
 
 
-def test_causal_not_a_number(twin):
-    """Said at the end, or at once where somebody watches."""
-    calls, seen = itertools.count(1), []
+@pytest.mark.parametrize("which", ["model", "twin"])
+def test_not_a_number_says_when(which, request):
+    """At the end, or at once where somebody watches."""
+    calls, seen, model = itertools.count(1), [], request.getfixturevalue(which)
 
     def break_third(x):
         return x * torch.nan if next(calls) == 3 else x
 
     for watch in (None, seen.append):
         calls = itertools.count(1)
-        with twin.net.patch({"logits": break_third}):
+        with model.net.patch({"logits": break_third}):
             with pytest.raises(UserError, match="logits are not numbers at step 3"):
-                sample(twin, [[1]], watch=watch)
+                sample(model, [[1]], watch=watch)
     assert len(seen) == 2
 
 
-def test_causal_bad_input(twin):
-    with pytest.raises(UserError, match="needs a first token, and a prompt is empty or missing"):
-        sample(twin, [[]])
-    with pytest.raises(UserError, match="has no unconditional pass: use guidance 0"):
-        sample(twin, [[1]], guidance=0.5)
+def test_an_object_and_keywords_are_the_same(model):
+    single = {"steps": 5, "order": "margin", "temperature": 0.7, "seed": 3, "length": 12}
+    settings = Sampling(**single)
+    by_name = unmask.sample(model, [[1, 2]], **single)
+    assert torch.equal(unmask.sample(model, [[1, 2]], settings).states, by_name.states)
+    changed = unmask.sample(model, [[1, 2]], settings, seed=4)
+    assert torch.equal(
+        changed.states, unmask.sample(model, [[1, 2]], **single | {"seed": 4}).states
+    )
+    assert not torch.equal(changed.tokens, by_name.tokens) and settings.seed == 3
+    pattern = [1, 2, *[V - 1] * 10]
+    filled = unmask.infill(model, pattern, replace(settings, length=None))
+    assert torch.equal(filled.states, by_name.states)
+
+
+def test_all_problems_are_told_at_once():
+    for wrong in (
+        {"steps": 0, "block": 0, "cache": "some"},
+        {"plan": "smd", "order": "lift", "remask": "cup", "guidance": "much", "top_k": 0},
+    ):
+        with pytest.raises(UserError) as caught:
+            Sampling(**wrong)
+        for value in (each for each in wrong.values() if each != 0):
+            assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m: unmask.sample(m, [[1]], step=4), "sample has no argument 'step': did you mean"),
+        (lambda m: unmask.sample(m, [[1]], 4), "sample was given 4 as its settings: expected Samp"),
+        (lambda m: unmask.infill(m, [V - 1], length=4), "infill has no argument 'length'"),
+        (lambda m: unmask.infill(m, [V - 1], Sampling(length=4)), "settings with length 4: a text"),
+        (lambda m: unmask.sample(m, [[1]], keep_states=1), "'keep_states' is 1, expected true or"),
+    ],
+)
+def test_mistakes_are_sentences(model, call, said):
+    with pytest.raises(UserError) as caught:
+        call(model)
+    assert said in str(caught.value)
+
+
+def test_numbers_of_other_libraries_are_numbers(model):
+    plain = unmask.sample(model, [[1, 2]], steps=4, block=5, length=12, temperature=0.5, seed=2)
+    theirs = unmask.sample(
+        model, [[1, 2]], steps=np.int64(4), block=np.int32(5), length=np.int64(12),
+        temperature=np.float32(0.5), seed=np.int64(2),
+    )  # fmt: skip
+    assert torch.equal(plain.states, theirs.states)
+    with pytest.raises(UserError, match="'steps' is .*0.*, expected at least 1"):
+        Sampling(steps=np.int64(0))

@@ -41,7 +41,6 @@ def test_an_order(model):
 
 def test_a_plan(model):
     found = unmask.sample(model, [[1, 2]], length=12, steps=5, plan=two_each)
-    assert found.states is not None
     assert (found.states[:, 0] == V - 1).sum(-1).tolist() == [10, 8, 6, 4, 2, 0]
     hasty = unmask.sample(model, [[1, 2]], length=12, steps=3, plan=two_each)
     assert hasty.states is not None, "the last step commits what the plan left"
@@ -192,11 +191,7 @@ def test_purposes_are_named(model):
             "the plan returned int: expected a tensor of shape (1,)",
         ),
         ({"remask": lambda *given: None}, "the remasking returned NoneType: expected a tensor"),
-        ({"order": 3}, "the order was given as int 3: expected a function of a StepState"),
         ({"order": [0.5, 1]}, "the order was given as list [0.5, 1]"),
-        ({"plan": 3}, "the plan was given as int 3: expected a Plan, a function of a StepState"),
-        ({"remask": 0.1}, "the remasking was given as float 0.1: expected an object with"),
-        ({"guidance": None}, "guidance was given as NoneType None: expected a number"),
     ],
 )
 def test_what_is_given_and_returned_is_checked(model, settings, said):

@@ -7,35 +7,24 @@ import torch
 
 import unmask
 from tests.commands import run
-from tests.conftest import lively, make_model
+from tests.conftest import make_model
 from tests.laws.test_sampling import make
-from tests.sampling.states import V
+from tests.sampling.states import V, same
 from unmask import UserError
-from unmask.net.model import Blueprint, Model
 
 MASK, LENGTH = V - 1, 12
 DRAWN: dict[str, Any] = {"temperature": 1.0, "length": LENGTH, "steps": 5, "plan": "linear"}
 PROMPTS = [[1, 2], [3]]
 
 
-@pytest.fixture(scope="module")
-def twin() -> Model:
-    config = unmask.preset("tiny", causal=True, vocab_size=V, context=32)
-    return Model("twin", lively(config), Blueprint(config, "causal"))
-
-
-def same(one: unmask.Trajectory, other: unmask.Trajectory) -> bool:
-    names = ("tokens", "states", "committed_at", "confidence", "entropy")
-    return one.calls == other.calls and all(
-        torch.equal(getattr(one, name), getattr(other, name)) for name in names
-    )
-
-
 @pytest.mark.parametrize("nothing", [None, {}, {3: {}}, [{}, {2: {}}], {2: {5: []}}])
-def test_planting_nothing_changes_no_bit(model, twin, nothing):
-    for each in (model, twin):
-        plain = unmask.sample(each, PROMPTS, **DRAWN)
-        assert same(plain, unmask.sample(each, PROMPTS, planted=nothing, **DRAWN))
+@pytest.mark.parametrize("which", ["model", "twin"])
+def test_planting_nothing_changes_no_bit(request, which, nothing):
+    model = request.getfixturevalue(which)
+    plain, idle = (
+        unmask.sample(model, PROMPTS, **DRAWN, **how) for how in ({}, {"planted": nothing})
+    )
+    assert same(plain, idle) and plain.calls == idle.calls
 
 
 @pytest.mark.parametrize(
@@ -75,12 +64,6 @@ def test_a_plant_is_written_at_its_step_and_seen_from_then_on(model):
     assert torch.equal(apart.states[:, 1], plain.states[:, 1])
 
 
-def test_the_last_state_planted_whole_is_returned(model):
-    tokens = [*range(5, 15)]
-    drawn = unmask.sample(model, [[1, 2]], planted={5: {2: tokens}}, **DRAWN)
-    assert drawn.tokens[0].tolist() == [1, 2, *tokens]
-
-
 def test_remasking_may_take_a_plant_back(model):
     """A fixed token stays, a planted one is the sampler's to keep or to mask again."""
 
@@ -97,21 +80,20 @@ def test_remasking_may_take_a_plant_back(model):
 
 @pytest.mark.parametrize("attached", [False, True])
 def test_a_causal_models_earlier_tokens_cannot_be_moved(twin, attached):
-    how = {"length": LENGTH, "temperature": 1.0}
-    plain = unmask.sample(twin, PROMPTS, **how)
+    def draw(planted=None):
+        sites = ("layers.0.resid_out",) if attached else ()
+        with twin.net.capture(*sites):
+            return unmask.sample(twin, PROMPTS, planted=planted, length=LENGTH, temperature=1.0)
+
+    plain = draw()
     for at in range(4, LENGTH):
         token = (int(plain.tokens[0, at]) + 1) % (V - 1)
-        if attached:
-            with twin.net.capture("layers.0.resid_out"):
-                drawn = unmask.sample(twin, PROMPTS, planted={1: {at: [token]}}, **how)
-        else:
-            drawn = unmask.sample(twin, PROMPTS, planted={1: {at: [token]}}, **how)
+        drawn = draw({1: {at: [token]}})
         assert torch.equal(drawn.tokens[:, :at], plain.tokens[:, :at])
         assert (drawn.tokens[:, at] == token).all()
-    early = unmask.sample(twin, PROMPTS, planted={1: {4: [7]}}, **how)
+    early = draw({1: {4: [7]}})
     assert not torch.equal(early.tokens[:, 5:], plain.tokens[:, 5:]), "later ones can"
-    own = {1: {5: [int(plain.tokens[0, 5])]}}
-    assert same(plain, unmask.sample(twin, PROMPTS, planted=[own, {}], **how))
+    assert same(plain, draw([{1: {5: [int(plain.tokens[0, 5])]}}, {}]))
 
 
 def test_a_diffusion_models_earlier_tokens_can(model):
@@ -123,11 +105,8 @@ def test_a_diffusion_models_earlier_tokens_can(model):
 @pytest.mark.parametrize(
     "planted,message",
     [
-        (3, "planted is 3: expected"),
-        ({1: 5}, "planted is 5: expected"),
-        ({-1: {5: [1]}}, "planted is .*: expected"),
         ({0: {5: [1]}}, "steps count from 1"),
-        ({9: {5: [1]}}, "planted at step 9, but there are 5 steps"),
+        ({30: {5: [1]}}, "planted at step 30, but there are 5 steps"),
         ({1: {0: [1]}}, "token 1 was planted at position 0 of row 0"),
         ({1: {11: [1, 1]}}, "token 1 was planted at position 12 of row 0"),
         ({1: {5: [MASK]}}, "is never part of a text"),
@@ -137,9 +116,6 @@ def test_a_diffusion_models_earlier_tokens_can(model):
 def test_what_is_given_wrongly_is_a_sentence(model, planted, message):
     with pytest.raises(UserError, match=message):
         unmask.sample(model, PROMPTS, planted=planted, **DRAWN)
-
-
-def test_steps_that_never_come_and_other_kinds_are_sentences(model):
     with pytest.raises(UserError, match="planted at step 30, but there are 11 steps"):
         unmask.sample(model, PROMPTS, planted={30: {5: [1]}}, **(DRAWN | {"plan": "one"}))
     with pytest.raises(UserError, match="a uniform model takes no planted tokens"):

@@ -15,10 +15,10 @@ Guided = tuple[float, torch.Tensor]
 """Guidance, and the logits of the pass that sees no prompt."""
 
 
-def read(
+def read_each(
     model: Model, tokens: torch.Tensor, answer: dict[int, int], guided: Guided | None = None
 ) -> torch.Tensor:
-    """Joint probability of the answer in each row, by aligned logits of all positions."""
+    """log p of each token of the answer in each row, by aligned logits of all positions."""
     logits = model.logits(tokens).double()
     if guided is not None:
         guidance, without = guided
@@ -27,7 +27,14 @@ def read(
         logits[..., model.mask_id] = -torch.inf
     logp = logits.log_softmax(-1)
     late = 1 if model.kind == "causal" else 0
-    return sum(logp[:, at - late, token] for at, token in answer.items()).exp()
+    return torch.stack([logp[:, at - late, token] for at, token in answer.items()], -1)
+
+
+def read(
+    model: Model, tokens: torch.Tensor, answer: dict[int, int], guided: Guided | None = None
+) -> torch.Tensor:
+    """Joint probability of the answer in each row."""
+    return read_each(model, tokens, answer, guided).sum(-1).exp()
 
 
 def trace_plainly(

@@ -8,6 +8,7 @@ import torch
 import unmask
 from tests.conftest import KINDS
 from tests.laws.test_tracing import LAYERS, MASK, L, make
+from tests.tracing.plain import read_each
 from tests.tracing.test_steps import recalled
 from unmask import UserError
 from unmask.tracing.corruption import Mean
@@ -36,18 +37,14 @@ def question(model, subject=(5, 6, 7), **changes):
 
 def read_plainly(asked, cut, window):
     """log p of the answer with attention's pattern set to 0 at the edges, and scaled again."""
-    model = asked.model
 
     def forbid(pattern):
         kept = pattern.double() * ~cut[: pattern.shape[-1], : pattern.shape[-1]]
         return (kept / kept.sum(-1, keepdim=True)).to(pattern.dtype)
 
-    with model.net.patch({f"layers.{layer}.attn_pattern": forbid for layer in range(*window)}):
-        logits = model.net(asked.clean[:, : asked.length]).double()[0]
-    if model.mask_id is not None and model.mask_id < logits.shape[-1]:
-        logits[..., model.mask_id] = -torch.inf
-    logp = logits.log_softmax(-1)
-    return torch.stack([logp[model.row_of(at), token] for at, token in asked.answer.items()])
+    patches = {f"layers.{layer}.attn_pattern": forbid for layer in range(*window)}
+    with asked.model.net.patch(patches):
+        return read_each(asked.model, asked.clean[:, : asked.length], asked.answer)[0]
 
 
 def test_cut_runs_equal_the_network_with_its_patterns_changed(model):
@@ -99,7 +96,7 @@ def test_roles_share_out_the_rows(model):
     assert shown["answer"] == sorted({model.row_of(at) for at in asked.answer})
     assert shown["prompt"] == [0, 4] and shown["written"] == []
     apart = {"masked": [8], "shifted": [7, 8], "causal": []}
-    assert shown["masks"] == apart[model.name.split()[-1]]
+    assert shown["masks"] == apart[model.name.rpartition("-")[2]]
     cut = make_cuts(asked, tuple(asked.answer), [("others", "subject"), ("subject", "others")])
     assert torch.equal(cut[0], cut[1].T) and not cut.diagonal(dim1=1, dim2=2).any()
 

@@ -9,6 +9,7 @@ import torch
 import unmask
 from tests.conftest import KINDS
 from tests.laws.test_tracing import LAYERS, make
+from tests.tracing.plain import read_each
 from tests.tracing.test_knockout import SUBJECT, question
 from tests.tracing.test_steps import recalled
 from unmask import UserError
@@ -57,15 +58,6 @@ def test_all_paths_are_restoring_the_sender(model):
         torch.testing.assert_close(paths.clean_logp, grid.clean_logp, atol=2e-5, rtol=0)
 
 
-def read(asked, tokens):
-    logits = asked.model.net(tokens).double()
-    if asked.model.mask_id is not None and asked.model.mask_id < logits.shape[-1]:
-        logits[..., asked.model.mask_id] = -torch.inf
-    logp = logits.log_softmax(-1)
-    answer = asked.answer.items()
-    return torch.stack([logp[:, asked.model.row_of(at), token] for at, token in answer], -1)
-
-
 @pytest.mark.parametrize(
     ("sender", "receiver"),
     [
@@ -77,21 +69,17 @@ def read(asked, tokens):
 def test_one_path_is_three_plain_runs(model, sender, receiver):
     """Record; run with the sender patched and all else frozen; put in what the receiver gave."""
     asked, net = noised(model), model.net
-    length = asked.length
     rows = find_rows(asked, tuple(asked.answer))
-    tokens = asked.corrupted.tokens[:, :length]
+    tokens = asked.corrupted.tokens[:, : asked.length]
     corrupt: dict[str, Any] = {"embed": asked.corrupted.embed}
     with net.capture("layers.*") as clean:
-        net(asked.clean[:, :length])
+        net(asked.clean[:, : asked.length])
     with net.patch(corrupt), net.capture("layers.*") as base:
-        read(asked, tokens)
+        net(tokens)
     role, first, part = sender
     sites = {"attn": "attn_out", "mlp": "mlp_out", "attn_z": "attn_z"}
-    frozen: dict[str, Any] = {
-        f"layers.{layer}.{site}": lambda x, name=f"layers.{layer}.{site}": base[name]
-        for layer in range(LAYERS)
-        for site in ("attn_out", "mlp_out")
-    }
+    every = [f"layers.{i}.{site}" for i in range(LAYERS) for site in ("attn_out", "mlp_out")]
+    frozen: dict[str, Any] = {site: lambda x, site=site: base[site] for site in every}
     site = f"layers.{first}.{sites[part]}"
     mark = rows[role][:, None]
     frozen[site] = lambda x: torch.where(mark, clean[site].expand_as(x), base[site])
@@ -105,7 +93,7 @@ def test_one_path_is_three_plain_runs(model, sender, receiver):
         change = change[..., None] & (torch.arange(net.config.heads) == head[0])[None, :, None]
     put = {target: lambda x: torch.where(change, seen[target], x)}
     with net.patch(corrupt), net.patch(put):
-        expected = read(asked, tokens)
+        expected = read_each(model, tokens, asked.answer)
     paths = patch_state(asked, sender, [[receiver], ["final"]])
     torch.testing.assert_close(paths.logp[0, :, 0].double(), expected, atol=5e-5, rtol=0)
     if not (rows["subject"] & rows["answer"]).any():

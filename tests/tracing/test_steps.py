@@ -210,17 +210,6 @@ def test_free_running_of_a_causal_model(causal, facts):
     assert first[0] == first[1]
 
 
-def test_bad_settings(masked, facts):
-    clean = recalled(masked, facts)
-    for wrong, sentence in (
-        ({"run": "wild"}, "'run' is 'wild', expected one of"),
-        ({"source": "all"}, "'source' is 'all', expected one of"),
-        ({"run": "free_running", "source": "both"}, "corrupts the subject"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            unmask.trace_steps(masked, clean, steps=STEPS, **wrong)
-
-
 def test_roles_of_a_text(masked, facts):
     clean = recalled(masked, facts)
     (grid,) = unmask.trace_steps(masked, clean, steps=STEPS, at="first", corruption=NOISE, window=2)
@@ -238,12 +227,14 @@ def test_roles_of_a_text(masked, facts):
     ]  # fmt: skip
 
 
-def test_an_estimate_of_what_has_none(masked, facts):
+def test_what_steps_and_estimates_do_not_do(masked, facts):
     clean = recalled(masked, facts)
     with pytest.raises(UserError, match="'attn_z' is not estimated"):
         estimate_effects(
             masked, clean.state_at(1), clean.subject, clean.answer, parts=("attn_z",), window=2
         )
+    with pytest.raises(UserError, match="corrupts the subject"):
+        unmask.trace_steps(masked, clean, steps=STEPS, run="free_running", source="both")
 
 
 def test_cells_are_watched_as_they_are_run(taught, facts):

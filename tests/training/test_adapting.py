@@ -10,7 +10,6 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, open_attention, open_network, untie_head
-from unmask.training.adapters import merge_adapters
 
 
 @pytest.fixture(scope="module")
@@ -122,18 +121,6 @@ def test_adapters_are_trained_and_merged(causal, tmp_path):
         path.rename(tmp_path / "aside")
     again, _ = run(tmp_path, **settings, budget={"steps": 5}, cadence={"checkpoint": 2})
     assert all(x.equal(again.tensors()[key]) for key, x in trainer.tensors().items())
-
-
-def test_merging_by_hand():
-    weights = {
-        "layers.0.attn.qkv.base_layer.weight": torch.eye(3),
-        "layers.0.attn.qkv.lora_A.default.weight": torch.ones(2, 3),
-        "layers.0.attn.qkv.lora_B.default.weight": torch.ones(3, 2),
-        "norm.weight": torch.ones(3),
-    }
-    merged = merge_adapters(weights, alpha=4.0)
-    assert set(merged) == {"layers.0.attn.qkv.weight", "norm.weight"}
-    assert torch.equal(merged["layers.0.attn.qkv.weight"], torch.eye(3) + 4.0)
 
 
 @pytest.fixture(scope="module")

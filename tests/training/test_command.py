@@ -66,7 +66,7 @@ def test_mistakes_are_sentences(words, said, tmp_path, monkeypatch):
 def test_python_does_what_the_command_does(tmp_path):
     recipe = make_recipe(cadence={"facts": 2, "samples": 2, "log": 4, "evaluate": 6})
     outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
-    assert outcome is not None and (outcome.ended, outcome.step) == ("done", 12)
+    assert (outcome.ended, outcome.step) == ("done", 12)
     records = read_journal(tmp_path / "run")
     assert [r["step"] for r in records] == [4, 6, 8, 12, 12]
     asked = [record for record in records if "samples" in record]
@@ -85,7 +85,7 @@ def test_python_does_what_the_command_does(tmp_path):
 def test_changes_beside_a_recipe_are_heard(tmp_path):
     recipe = make_recipe()
     outcome = unmask.train(recipe, tmp_path / "run", "budget.steps=2", device="cpu")
-    assert outcome is not None and outcome.step == 2
+    assert outcome.step == 2
     (outcome,) = unmask.train_seeds(recipe, tmp_path / "seeds", [3], "budget.steps=2", device="cpu")
     assert outcome.step == 2
     for changes, said in (
@@ -128,7 +128,7 @@ def test_a_budget_of_minutes_becomes_steps(tmp_path, monkeypatch):
     monkeypatch.setattr("unmask.training.loop.time", SimpleNamespace(perf_counter=clock.__next__))
     recipe = make_recipe(budget={"steps": None, "minutes": 0.02}, cadence={"checkpoint": 1})
     outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
-    assert outcome is not None and outcome.total == outcome.step > 10
+    assert outcome.total == outcome.step > 10
     rates = [record["rate"] for record in read_journal(tmp_path / "run")]
     assert rates[-1] == pytest.approx(0.1 * max(rates))
 
@@ -136,7 +136,7 @@ def test_a_budget_of_minutes_becomes_steps(tmp_path, monkeypatch):
 def test_minutes_end_a_run_before_its_speed_is_known(tmp_path):
     recipe = make_recipe(budget={"steps": None, "minutes": 1e-6})
     outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
-    assert outcome is not None and (outcome.ended, outcome.step, outcome.total) == ("done", 1, 1)
+    assert (outcome.ended, outcome.step, outcome.total) == ("done", 1, 1)
 
 
 def test_what_is_printed_works(tmp_path):

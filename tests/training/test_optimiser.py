@@ -129,25 +129,26 @@ def test_guard_skips_counts_and_recovers():
     assert not bool(calm.judge(torch.tensor(1e9), 1))
 
 
-def test_guard_lets_gradients_through_that_clipping_tames():
-    """A model that knows its data has tiny gradients; one of ordinary length is no spike."""
-    guard = Guard(GuardSettings(spike=20.0, settle=3), torch.device("cpu"), clip=1.0)
-    norms = [0.01] * 10 + [12.0, 25.0, math.nan]
-    verdicts = [bool(guard.judge(torch.tensor(norm), step)) for step, norm in enumerate(norms)]
-    assert verdicts == [False] * 11 + [True, True]
+CALM = [0.3] * 5
 
 
-def test_guard_takes_clipped_steps_where_every_gradient_is_long():
-    """After a spike the weights stay where they are, and every batch is long there."""
+@pytest.mark.parametrize(
+    ("norms", "clip", "expected", "longest"),
+    [
+        # A model that knows its data has tiny gradients; one of ordinary length is no spike.
+        ([0.01] * 10 + [12.0, 25.0, math.nan], 1.0, [11, 12], 2),
+        # After a spike the weights stay where they are, and every batch is long there.
+        ([*CALM, *[98.0] * 5, 0.3, 98.0], 1.0, [5, 6, 11], 2),
+        # Without a clip there is no safe step, and what is no number is never taken.
+        ([*CALM, *[98.0] * 5], None, range(5, 10), 5),
+        ([*CALM, *[math.nan] * 5], 1.0, range(5, 10), 5),
+    ],
+)
+def test_guard_skips_what_clipping_does_not_tame(norms, clip, expected, longest):
     settings = GuardSettings(spike=20.0, settle=3, patience=3)
-    norms = [0.3] * 5 + [98.0] * 5 + [0.3, 98.0]
-    guard = Guard(settings, torch.device("cpu"), clip=1.0)
-    verdicts = [bool(guard.judge(torch.tensor(norm), step)) for step, norm in enumerate(norms)]
-    assert verdicts == [False] * 5 + [True, True, False, False, False, False, True]
-    assert int(guard.skipped) == 3 and guard.read_longest() == 2  # the run goes on
-    # Without a clip there is no safe step, and what is no number is never taken.
-    for clip, norm in ((None, 98.0), (1.0, math.nan)):
-        guard = Guard(settings, torch.device("cpu"), clip)
-        norms = [0.3] * 5 + [norm] * 5
-        verdicts = [bool(guard.judge(torch.tensor(each), step)) for step, each in enumerate(norms)]
-        assert verdicts == [False] * 5 + [True] * 5 and guard.read_longest() == 5
+    guard = Guard(settings, torch.device("cpu"), clip)
+    skipped = [
+        step for step, norm in enumerate(norms) if bool(guard.judge(torch.tensor(norm), step))
+    ]
+    assert skipped == list(expected) and int(guard.skipped) == len(skipped)
+    assert guard.read_longest() == longest

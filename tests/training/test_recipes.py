@@ -1,7 +1,5 @@
 """Recipes: read, changed, refused, and every shipped one takes a step."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.training.runs import CPU, make_recipe, take_steps
@@ -11,15 +9,13 @@ from unmask.data.corpus import save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
-from unmask.net.counts import count_parameters
-from unmask.net.loading import load, save
+from unmask.net.loading import save
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.toy.examples import SOURCES
-from unmask.training.build import plan_model, prepare_job
+from unmask.training.build import prepare_job
 from unmask.training.recipes_io import (
-    format_recipe,
     list_changes,
     list_recipes,
     read_recipe,
@@ -71,21 +67,11 @@ def test_every_shipped_recipe_takes_a_step(name, tmp_path):
 
 
 def test_shipped_recipes_are_those_promised():
-    kinds = {read_recipe(name).kind for name in list_recipes()}
-    assert kinds == {"masked", "uniform", "hybrid", "gaussian", "causal"}
-    promised = {"reversal-mdm", "reversal-ar", "text-mdm", "text-ar", "smdm-1028M-pretrain"}
+    assert {read_recipe(name).kind for name in list_recipes()} == {*list_kinds()}
     pair = [read_recipe(f"smdm-1028M-reversal-{kind}") for kind in ("mdm", "ar")]
-    assert promised <= set(list_recipes())
     # Ten times Berglund's 3,600 lines, of both twins.
     assert {each.budget.steps for each in pair} == {10 * 3600 // pair[0].batch.rows}
     assert pair[0].optimiser == pair[1].optimiser and pair[0].schedule == pair[1].schedule
-    pretraining = read_recipe("smdm-1028M-pretrain")
-    assert pretraining.network.preset == "1028M" and preset("1028M").layers == 20
-    # The shipped pair must fit into 20 MB of bfloat16.
-    tokenizer = load("reversal-mdm", device="cpu").tokenizer
-    for name in ("reversal-mdm", "reversal-ar"):
-        recipe = read_recipe(name)
-        assert 2 * count_parameters(plan_model(recipe, tokenizer).config).total <= 20e6
 
 
 def test_recipes_read_back(tmp_path):
@@ -126,22 +112,6 @@ def test_all_problems_at_once(tmp_path):
             start={"lora_rank": 0, "open_over": 3, "shift": True},
         )
     assert len(caught.value.problems) == 8, caught.value.problems
-
-
-def test_numbers_out_of_range_are_told_at_once():
-    wrong = {
-        "optimiser": {"betas": [1.0, -0.1], "eps": 0.0, "decay": -0.1},
-        "guards": {"spike": 0.0, "settle": -1},
-        "schedule": {"warmup": -1},
-        "objective": {"self_condition": 1.5},
-        "cadence": {"checkpoint": -1, "evaluate": -1, "facts": -1, "samples": -1},
-    }
-    with pytest.raises(SettingsError) as caught:
-        make_recipe(**wrong)
-    said = str(caught.value)
-    for section, values in wrong.items():
-        assert all(f"'{section}.{name}'" in said for name in values), said
-    assert len(caught.value.problems) == 12
 
 
 @pytest.mark.parametrize(
@@ -213,8 +183,3 @@ def test_a_tokenizer_without_a_mask_gets_one_behind_its_vocabulary(tmp_path):
     assert job.model.mask_id == bare.vocab_size == config.logit_rows == config.vocab_size - 1
     assert job.model.tokenizer.mask_id == job.model.mask_id
     assert prepare_job(make_recipe(data=data, kind="causal"), CPU).model.mask_id is None
-
-
-def test_recipe_is_readable_by_people():
-    text = format_recipe(replace(make_recipe(), seed=3))
-    assert "\nseed: 3\n" in text and "rate: 0.003" in text

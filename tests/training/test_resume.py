@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -162,72 +161,21 @@ def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
     assert torch.equal(batch["0.tokens"], trainer.feed(2)[0][0].batch.tokens)
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "unmask", "train", *map(str, words)]
-
-
-SMALL = [
-    "data={source: reversal, facts: 2, vocab: 600, context: 80}",
-    "network={preset: tiny, changes: {layers: 1}}",
-    "batch.rows=4",
-    "cadence={log: 1, checkpoint: 1, facts: 0, samples: 0}",
-]
-
-
-def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        found = list_checkpoints(folder / "checkpoints")
-        if found and int(found[-1].name[5:]) >= step:
-            return
-        time.sleep(0.005)
-    raise AssertionError("the run never got there")
-
-
-@pytest.mark.prove
-def test_kill_and_resume(tmp_path):
-    """kill -9 in the middle, then --resume: the same model as in one go."""
-    steps = "budget.steps=40"
-    subprocess.run(
-        command("reversal-mdm", *SMALL, steps, "--out", tmp_path / "whole", "--device", "cpu"),
-        check=True,
-        capture_output=True,
-    )
-    words = command("reversal-mdm", *SMALL, steps, "--out", tmp_path / "killed", "--device", "cpu")
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for_step(process, tmp_path / "killed", 5)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "killed" / "model").exists()
-    done = subprocess.run(
-        command("--resume", tmp_path / "killed", "--device", "cpu"), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"try it: unmask sample {tmp_path / 'killed' / 'model'}" in done.stdout
-    model, other = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "killed"))
-    assert model.read_bytes() == other.read_bytes()
-    assert (tmp_path / "killed" / "loss.png").stat().st_size > 5000
-    losses = [
-        [record["loss"] for record in read_journal(tmp_path / name)] for name in ("whole", "killed")
-    ]
-    assert losses[0] == losses[1] and len(losses[0]) == 40
-
-
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.prove)],
 )
 def test_signals_save_and_leave(number, status, tmp_path):
     out = tmp_path / "run"
-    words = command("reversal-ar", *SMALL, "cadence.checkpoint=0", "budget.steps=100000")
-    environment = os.environ | {"COLUMNS": "200"}
+    words = ["data={source: reversal, facts: 2, vocab: 600, context: 80}", "batch.rows=4",
+             "network={preset: tiny, changes: {layers: 1}}", "budget.steps=100000",
+             "cadence={log: 1, checkpoint: 0, facts: 0, samples: 0}"]  # fmt: skip
     process = subprocess.Popen(
-        [*words, "--out", str(out), "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+        [sys.executable, "-m", "unmask", "train", "reversal-ar", *words, "--out", str(out),
+         "--device", "cpu"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"COLUMNS": "200"},
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while len(read_journal(out)) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -243,10 +191,57 @@ def test_a_resume_with_changes_needs_permission(tmp_path):
     out = tmp_path / "run"
     recipe = make_recipe(budget={"steps": 90_000})
     stopped = unmask.train(recipe, out, minutes=0.01, device="cpu")
-    assert stopped is not None and stopped.ended == "minutes"
+    assert stopped.ended == "minutes"
     more = f"budget.steps={stopped.step + 1}"
     with pytest.raises(UserError, match="budget.steps was 90000 and is now .* --allow-changes"):
         unmask.train(None, None, more, resume=out, device="cpu")
     done = unmask.train(None, None, more, resume=out, allow_changes=True, device="cpu")
-    assert done is not None and (done.ended, done.step) == ("done", stopped.step + 1)
+    assert (done.ended, done.step) == ("done", stopped.step + 1)
     assert read_recipe(out / "recipe.yaml").budget.steps == stopped.step + 1
+
+
+def test_patience_counts_steps_between_records(tmp_path):
+    """A streak that begins and ends between two records is noticed all the same."""
+    trainer = make_trainer(guards={"patience": 3}, cadence={"log": 10, "checkpoint": 0})
+    spoil(trainer, 3, 4, 5)
+    with pytest.raises(UserError, match="3 steps in a row .* last bad one was step 5"):
+        run_loop(trainer, tmp_path)
+    assert trainer.progress.step == 10 and (tmp_path / "bad-step-00000005.safetensors").is_file()
+
+
+def test_no_checkpoint_is_written_behind_lost_patience(tmp_path):
+    """A run resumed from its last checkpoint must not stop for what is already in a record."""
+    trainer = make_trainer(guards={"patience": 2}, cadence={"log": 10, "checkpoint": 3})
+    spoil(trainer, 3, 4)
+    with pytest.raises(UserError, match="2 steps in a row"):
+        run_loop(trainer, tmp_path)
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-00000003"]
+
+
+def test_streaks_are_not_added_up(tmp_path):
+    trainer = make_trainer(guards={"patience": 3}, cadence={"log": 4})
+    spoil(trainer, 1, 2, 4, 6, 7)
+    assert run_loop(trainer, tmp_path).ended == "done"
+    assert int(trainer.guard.skipped) == 5
+
+
+def test_bad_steps_are_left_out_of_the_loss(tmp_path):
+    trainer = make_trainer(cadence={"log": 2}, budget={"steps": 4})
+    spoil(trainer, 1, 2, 3)
+    outcome = run_loop(trainer, tmp_path)
+    plain = make_trainer()
+    plain.take_step()
+    records = read_journal(tmp_path)
+    assert [record["loss"] for record in records] == [plain.read_loss(), None]
+    assert records[0]["norm"] is None and outcome.loss == records[0]["loss"]
+
+
+def test_a_bad_step_leaves_the_average_alone():
+    trainer = make_trainer(optimiser={"ema": 0.5})
+    spoil(trainer, 1)
+    trainer.take_step()
+    before = [kept.clone() for kept in trainer.average.kept]
+    trainer.take_step()
+    assert all(map(torch.equal, trainer.average.kept, before))
+    trainer.take_step()
+    assert not all(map(torch.equal, trainer.average.kept, before))
