@@ -36,7 +36,7 @@ SMALLER = {
     "perplexity": "--limit 60 --context 16 --repeats 2",
     # Networks that have learned nothing recall nothing.
     "trace": "--facts 1 --steps 2 --samples 1 --window 1 --any-answer --splits d2p_same",
-    "represent": "--facts 10 --groups p2d --steps 2 --prefixes 1 --length 128",
+    "represent": "--facts 10 --groups p2d --search-steps 2 --prefixes 1 --length 128",
     "symmetry": "--permutations 19 --tests 99",
 }
 """What makes a command of the page short."""
