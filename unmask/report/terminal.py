@@ -115,10 +115,10 @@ def show_network(
         size = count_cache_bytes(config, 1, config.context, 2)
         rows["key-value cache, per row"] = f"{format_bytes(size)} bfloat16"
     rows["sites"] = f"embed, layers.0–{config.layers - 1}.( {' | '.join(PARTS)} ), final, logits"
-    show_rows(console, f"{name}: {attention} transformer", rows)
+    show_pairs(console, f"{name}: {attention} transformer", rows)
 
 
-def show_rows(console: Console, title: str, rows: Mapping[str, str]) -> None:
+def show_pairs(console: Console, title: str, rows: Mapping[str, str]) -> None:
     """Names and values side by side."""
     table = Table(show_header=False, title=Text(title))
     for label, value in rows.items():
@@ -154,7 +154,7 @@ def show_shards(console: Console, source: str, info: ShardsInfo, excerpt: str) -
         "vocabulary": f"{info.vocab_size:,}",
         "begins": excerpt,
     }
-    show_rows(console, f"token shards in {source}", rows)
+    show_pairs(console, f"token shards in {source}", rows)
 
 
 def show_problems(console: Console, source: str, problems: Sequence[str], most: int = 20) -> None:

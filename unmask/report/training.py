@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def show_plan(console: "Console", plan: "TrainingPlan") -> None:
     """What would be trained: data, parameters, operations and memory."""
-    from unmask.report.terminal import describe_shapes, show_rows  # it needs rich
+    from unmask.report.terminal import describe_shapes, show_pairs  # it needs rich
 
     flops = plan.flops_per_token
     steps = "as many as the minutes allow" if plan.steps is None else f"{plan.steps:,}"
@@ -33,7 +33,7 @@ def show_plan(console: "Console", plan: "TrainingPlan") -> None:
         rows[f"memory for {what}, about"] = format_bytes(size)
     free = "" if plan.free is None else f" of {format_bytes(plan.free)} free"
     rows["memory, about"] = f"{format_bytes(sum(plan.memory.values()))}{free} on {plan.device}"
-    show_rows(console, "what would be trained", rows)
+    show_pairs(console, "what would be trained", rows)
 
 
 def draw_training(records: Sequence[dict[str, Any]], path: str | Path, title: str) -> None:
