@@ -1,7 +1,6 @@
 """trace: what is held of the tables at once does not grow with the number of facts."""
 
 import pyarrow
-import pyarrow.parquet
 import pytest
 
 from tests.tracing.learned import LENGTH, make_facts
@@ -35,34 +34,22 @@ def write_parts(run, folder, copies):
 
 
 class Watch:
-    """The largest table that is read or written, and the most that all tables hold, in bytes."""
+    """The largest table that is read, and the most that all tables hold, in bytes."""
 
     def __init__(self, patch):
         self.largest, self.held, self.before = 0, 0, pyarrow.total_allocated_bytes()
-        for owner, name in (
-            *((stored, "read_table"), (results, "read_table")),
-            *((Parts, "read"), (LazyTable, "select")),
-        ):
-            patch.setattr(owner, name, self._watch(getattr(owner, name)))
-        pieces, write = LazyTable.pieces, pyarrow.parquet.ParquetWriter.write_table
-
-        def watched_pieces(*given):
-            for piece in pieces(*given):
-                yield self._note(piece)
-
-        def watched_write(writer, table, **options):
-            write(writer, self._note(table), **options)
-
-        patch.setattr(LazyTable, "pieces", watched_pieces)
-        patch.setattr(pyarrow.parquet.ParquetWriter, "write_table", watched_write)
+        names = ((stored, "read_table"), (results, "read_table"), (Parts, "read"))
+        for owner, name in (*names, (LazyTable, "select")):
+            read = getattr(owner, name)
+            watched = lambda *given, read=read, **named: self._note(read(*given, **named))  # noqa: E731
+            patch.setattr(owner, name, watched)
+        pieces = LazyTable.pieces
+        patch.setattr(LazyTable, "pieces", lambda *given: map(self._note, pieces(*given)))
 
     def _note(self, table):
         self.largest = max(self.largest, table.nbytes)
         self.held = max(self.held, pyarrow.total_allocated_bytes() - self.before)
         return table
-
-    def _watch(self, function):
-        return lambda *given, **named: self._note(function(*given, **named))
 
 
 def summarise_copies(done, folder, copies, monkeypatch):
