@@ -29,7 +29,7 @@ GIVEN = {way: f"{given}s" for way, given in labels.GIVEN.items()} | {"chance": "
 REASONS = {"given": "as given", "middle": "the middle one", "trace": "by a trace"}
 LAYER = Factor("layer", "layer", lambda i: "-1 (embeddings)" if i < 0 else i, is_told=True)
 PROBES = Comparison(
-    metrics={"right": Quantity("right across directions, or more", "%", digits=0)},
+    metrics={"right": Quantity("facts told apart", "%", digits=0)},
     groups=(
         MODEL,
         KIND,
