@@ -192,7 +192,7 @@ def test_the_judge_is_causal_and_another(judge, texts):
 
 
 def test_a_model_that_can_use_no_sampler_is_refused(judge, texts):
-    """It was left out without a word, or stood on the page with its control alone."""
+    """Its control alone would say nothing of it."""
     models = {"causal": make_model(causal=True, seed=6), "masked": make_model(seed=1)}
     given = {"data": texts, "judge": str(judge), "samplers": ("random;remask=cap=0.05",), **SMALL}
     with pytest.raises(UserError, match="causal can use none of the samplers"):
