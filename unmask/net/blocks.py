@@ -20,8 +20,8 @@ from unmask.net.rotary import rotate
 from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
 
-Stream = Float[Tensor, "*n D"]
-Key = Float[Tensor, "*n F"]
+Residual = Float[Tensor, "*n D"]
+InnerKey = Float[Tensor, "*n F"]
 """The MLP's inner activation."""
 Projected = tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]
 """Queries, keys and values."""
@@ -38,7 +38,7 @@ class Head(Linear):
     product.
     """
 
-    def forward(self, input: Stream) -> Float[Tensor, "*n V"]:
+    def forward(self, input: Residual) -> Float[Tensor, "*n V"]:
         rows, spare = len(self.weight), -len(self.weight) % 8
         if not spare or input.element_size() != 2 or not fuses(input, self.weight):
             return super().forward(input)
@@ -67,7 +67,7 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
             self.k_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
 
-    def project(self, x: Stream, cos: Tensor | None, sin: Tensor | None) -> Projected:
+    def project(self, x: Residual, cos: Tensor | None, sin: Tensor | None) -> Projected:
         """Queries, keys and values of the normalised stream, turned by their positions' angles."""
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         queries_keys, values = qkv.split((self.heads + self.kv, self.kv), dim=-2)
@@ -219,7 +219,7 @@ class Block(nn.Module):
         return self.attn.weigh(queries, keys, mask, is_causal)
 
     @at_weights
-    def read(self, x: Stream, cos: Tensor | None, sin: Tensor | None) -> Projected:
+    def read(self, x: Residual, cos: Tensor | None, sin: Tensor | None) -> Projected:
         """Queries, keys and values of the stream; the angles are those of its positions."""
         return self.attn.project(self.attn_norm(x), cos, sin)
 
@@ -235,22 +235,24 @@ class Block(nn.Module):
         return self.attn.mix(queries, keys, values, mask, is_causal)
 
     @at_weights
-    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Stream:
+    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Residual:
         """What attention adds to the stream."""
         return self.attn.out(z.flatten(-2))
 
-    def after_attention(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
+    def after_attention(self, x: Residual, attn: Residual) -> tuple[Residual, Residual]:
         """What the MLP reads, and the stream that it adds to."""
         x = x + attn
         return x, x
 
     @at_weights
-    def mlp_key(self, x: Stream, tap: Tap = untouched) -> Key:
+    def mlp_key(self, x: Residual, tap: Tap = untouched) -> InnerKey:
         """The MLP's inner activation, having read `x`."""
         return self.mlp(tap("mlp_in", self.mlp_norm(x)))
 
     @at_weights
-    def run_mlp(self, x: Stream, attn: Stream, tap: Tap = untouched) -> tuple[Stream, Stream]:
+    def run_mlp(
+        self, x: Residual, attn: Residual, tap: Tap = untouched
+    ) -> tuple[Residual, Residual]:
         """What the MLP adds, and the stream that it adds to, once attention is done.
 
         What `through_mlp` makes of `after_attention`, where nobody looks between them by a kernel
@@ -266,7 +268,7 @@ class Block(nn.Module):
         return self.through_mlp(reads, tap), stream
 
     @at_weights
-    def through_mlp(self, x: Stream, tap: Tap = untouched) -> Stream:
+    def through_mlp(self, x: Residual, tap: Tap = untouched) -> Residual:
         """What the MLP adds, having read `x`: `mlp_out` of `mlp_key`.
 
         Experts go without their wide key where nobody looks at it.
@@ -278,16 +280,16 @@ class Block(nn.Module):
         return self.mlp_out(tap("mlp_key", self.mlp_key(x, tap)))
 
     @at_weights
-    def mlp_out(self, key: Key) -> Stream:
+    def mlp_out(self, key: InnerKey) -> Residual:
         """What the MLP adds to the stream."""
         return self.mlp.down(key)
 
-    def after_mlp(self, stream: Stream, mlp: Stream) -> Stream:
+    def after_mlp(self, stream: Residual, mlp: Residual) -> Residual:
         """The stream that leaves the block."""
         return stream + mlp
 
     @at_weights
-    def finish(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
+    def finish(self, x: Residual, attn: Residual) -> tuple[Residual, Residual]:
         """The stream that leaves the block, and what the MLP added, once attention is done."""
         mlp, stream = self.run_mlp(x, attn)
         return self.after_mlp(stream, mlp), mlp
@@ -299,7 +301,7 @@ class ParallelBlock(Block):
     As in GPT-J and GPT-NeoX (Black et al. 2022, arXiv 2204.06745).
     """
 
-    def after_attention(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
+    def after_attention(self, x: Residual, attn: Residual) -> tuple[Residual, Residual]:
         """The MLP does not see what attention added, but adds to it."""
         return x, x + attn
 
@@ -311,7 +313,7 @@ class PostNormBlock(Block):
     the embedding), the last layer's is the network's. So streams between layers are sums here, too.
     """
 
-    def after_attention(self, x: Stream, attn: Stream) -> tuple[Stream, Stream]:
+    def after_attention(self, x: Residual, attn: Residual) -> tuple[Residual, Residual]:
         """The MLP adds to the stream as it reads it."""
         x = self.attn_norm(x) + attn
         return x, self.mlp_norm(x)

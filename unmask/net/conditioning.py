@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.base.errors import UserError
-from unmask.net.blocks import BLOCKS, Block, Key, Projected, Stream
+from unmask.net.blocks import BLOCKS, Block, InnerKey, Projected, Residual
 from unmask.net.config import NetConfig
 from unmask.net.layers import Embedding, Linear
 from unmask.net.sites import Tap, untouched
@@ -126,18 +126,18 @@ class ConditionedBlock(Block):
         bound.modulations = self.modulation(require(view.condition))[:, None].chunk(6, dim=-1)
         return Block.run(bound, x, view, tap)
 
-    def read(self, x: Stream, cos: Tensor | None, sin: Tensor | None) -> Projected:
+    def read(self, x: Residual, cos: Tensor | None, sin: Tensor | None) -> Projected:
         shift, scale = require(self.modulations)[:2]
         return self.attn.project(modulate(self.attn_norm(x), shift, scale), cos, sin)
 
-    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Stream:
+    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Residual:
         return require(self.modulations)[2] * super().attn_out(z)
 
-    def mlp_key(self, x: Stream, tap: Tap = untouched) -> Key:
+    def mlp_key(self, x: Residual, tap: Tap = untouched) -> InnerKey:
         shift, scale = require(self.modulations)[3:5]
         return self.mlp(tap("mlp_in", modulate(self.mlp_norm(x), shift, scale)))
 
-    def mlp_out(self, key: Key) -> Stream:
+    def mlp_out(self, key: InnerKey) -> Residual:
         return require(self.modulations)[5] * super().mlp_out(key)
 
 

@@ -5,10 +5,12 @@ forms, which hold for the blocks of this package.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
@@ -62,6 +64,14 @@ def make_shapes(config: NetConfig) -> Transformer:
     """The network without its numbers: shapes alone, on the meta device."""
     with torch.device("meta"):
         return Transformer(config, seed=None)
+
+
+def fill_network(config: NetConfig, weights: Mapping[str, Tensor]) -> Transformer:
+    """The network that has these tensors, which are not copied, as its weights."""
+    net = make_shapes(config)
+    net.load_state_dict(weights, assign=True)
+    net.tie_head()
+    return net
 
 
 def count_flops(config: NetConfig, length: int, num_logits: int | None = None) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.net.conditioning import ConditionInput
 from unmask.net.config import NetConfig
+from unmask.net.counts import fill_network
 from unmask.net.transformer import Transformer
 
 
@@ -59,7 +60,7 @@ def fold_time(net: Transformer, t: float, label: int | None = None) -> Transform
         fold_norm(f"{prefix}mlp_norm", mlp_shift, mlp_scale)
         gate(f"{prefix}mlp.down", mlp_gate)
     fold_norm("norm", *split("norm.", 2))
-    return Transformer.of_weights(plain, own).requires_grad_(False).eval()
+    return fill_network(plain, own).requires_grad_(False).eval()
 
 
 @torch.no_grad()
@@ -86,4 +87,4 @@ def unfold_time(net: Transformer, config: NetConfig) -> Transformer:
     with torch.device("meta"):
         time = ConditionInput(config).state_dict()
     own |= {f"time.{name}": weight.new_zeros(empty.shape) for name, empty in time.items()}
-    return Transformer.of_weights(config, own).requires_grad_(False).eval()
+    return fill_network(config, own).requires_grad_(False).eval()

@@ -78,15 +78,6 @@ class Transformer(nn.Module):
             device = self.embedding.weight.device
             initialise(self, config.layers, torch_stream(seed, "weights", device=device))
 
-    @classmethod
-    def of_weights(cls, config: NetConfig, weights: Mapping[str, Tensor]) -> "Transformer":
-        """A network that has these tensors, which are not copied, as its weights."""
-        with torch.device("meta"):
-            net = cls(config, seed=None)
-        net.load_state_dict(weights, assign=True)
-        net.tie_head()
-        return net
-
     def forward(
         self,
         tokens: Tokens,

@@ -15,6 +15,7 @@ from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
+from unmask.net.counts import fill_network
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.noise.settings import NoiseConfig
@@ -87,7 +88,7 @@ def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transforme
         weights["embedding.weight"] = torch.cat((table, table.mean(0).expand(more, -1)))
         if config.tied:
             weights["head.weight"] = weights["embedding.weight"]
-    return Transformer.of_weights(wider, {name: x.clone() for name, x in weights.items()})
+    return fill_network(wider, {name: x.clone() for name, x in weights.items()})
 
 
 @torch.no_grad()
@@ -101,7 +102,7 @@ def untie_head(model: Model) -> Model:
         )
     config = replace(config, tied=False, num_logits=config.logit_rows)
     weights = model.net.state_dict() | {"head.weight": model.net.embedding.weight}
-    net = Transformer.of_weights(config, {name: x.clone() for name, x in weights.items()})
+    net = fill_network(config, {name: x.clone() for name, x in weights.items()})
     return replace(model, net=net, blueprint=replace(model.blueprint, config=config))
 
 

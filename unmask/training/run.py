@@ -110,16 +110,11 @@ def train_seeds(
     resume as well. Small networks leave a GPU idle between kernels, where the others' run. Runs
     that were stopped are resumed.
 
+    The other arguments are those of `train`.
+
     Args:
-        recipe: A shipped one's name, a YAML file or a `unmask.Recipe`.
         out: The folder that holds the runs' folders.
         seeds: One for each run.
-        changes: Settings of the recipe such as "batch.rows=64".
-        fresh: Remove the runs that `out` holds, and begin anew.
-        minutes: The longest time to train for now; the runs can be resumed after it.
-        device: "auto", "cpu", "cuda", "mps".
-        sources: Further sources of rows, by the name that the recipe's `data.source` has.
-        watch: Opens something that is notified of progress, such as a progress bar.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"the seeds {list(seeds)} were given: expected one or more, each once.")

@@ -12,6 +12,7 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
 from unmask.data.batches import RowOrder
+from unmask.net.counts import fill_network
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
 from unmask.objectives.batch import Batch, draw_length, draw_times
@@ -229,4 +230,4 @@ class Trainer:
         if self.job.recipe.start.lora_rank is not None:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
         held = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
-        return Transformer.of_weights(self.net.config, held).eval()
+        return fill_network(self.net.config, held).eval()

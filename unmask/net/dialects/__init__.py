@@ -1,7 +1,7 @@
 """Checkpoint dialects, one small file each: how others name and lay out the same network.
 
 A dialect is a module of this folder with a `DIALECT` (or a few akin to each other, `DIALECTS`); a
-new one is found by being there.
+new one is found by being there. Most are a `Layout`: a table of settings and one of tensor names.
 """
 
 from functools import cache

@@ -71,7 +71,7 @@ DIALECT = Layout(
         "head_mlp": True,
         "head_mlp_bias": True,
     },
-    kind="masked",
+    is_masked=True,
     has_rotary=False,
 ).make_dialect(
     "bert",

@@ -22,7 +22,7 @@ DIALECT = Layout(
     replace(TABLE, needed=("mask_token_id",)),
     NAMES,
     network={"qkv_bias": True},
-    kind="masked",
+    is_masked=True,
     shift=True,
 ).make_dialect(
     "dream",

@@ -157,7 +157,7 @@ DIALECTS = (
         _LLADA_MOE,
         NAMES,
         network={"qk_norm": True},
-        kind="masked",
+        is_masked=True,
         complete=_complete_llada,
         add=_add_llada,
     ).make_dialect(
@@ -171,7 +171,7 @@ DIALECTS = (
         "LLaDA2MoeModelLM",
         _LLADA2,
         _LLADA2_NAMES,
-        kind="masked",
+        is_masked=True,
         complete=_complete_llada2,
         add=_add_llada2,
     ).make_dialect(

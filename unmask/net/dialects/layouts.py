@@ -10,7 +10,6 @@ from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, find_mask
 from unmask.net.dialects.names import Names
 from unmask.net.model import Blueprint
-from unmask.net.paradigm import Kind
 
 _TURNS: dict[str, dict[str, tuple[str, int | None]]] = {
     "llama3": {"rotary_slow": ("low_freq_factor", None), "rotary_fast": ("high_freq_factor", None)},
@@ -30,7 +29,8 @@ class Layout:
     names: Names
     network: Mapping[str, Any] = field(default_factory=dict)
     """What all of its networks have, by our fields."""
-    kind: Kind = "causal"
+    is_masked: bool = False
+    """Whether its models are masked ones; else causal."""
     shift: bool = False
     has_rotary: bool = True
     """Whether its settings say how positions turn."""
@@ -43,21 +43,22 @@ class Layout:
         return source.config.get("model_type") == self.model_type
 
     def read(self, source: Source) -> Blueprint:
-        is_masked = self.kind == "masked"
-        values: dict[str, Any] = {"causal": not is_masked, **self.network}
+        values: dict[str, Any] = {"causal": not self.is_masked, **self.network}
         if self.has_rotary:
             values |= read_rotary(source.config, source.label)
         values |= self.table.read(source.config, source.label)
         values |= self.complete(values, source)
         config = build(NetConfig, values, source.label)
-        return Blueprint(config, self.kind, find_mask(source) if is_masked else None, self.shift)
+        if not self.is_masked:
+            return Blueprint(config, "causal")
+        return Blueprint(config, "masked", find_mask(source), self.shift)
 
     def write(self, blueprint: Blueprint) -> dict[str, Any]:
         settings: dict[str, Any] = {"architectures": [self.architecture]}
         settings |= {"model_type": self.model_type} | self.table.write(blueprint.config)
         if self.has_rotary:
             settings |= write_rotary(blueprint.config)
-        if self.kind == "masked":
+        if self.is_masked:
             settings["mask_token_id"] = blueprint.mask_id
         return settings | dict(self.add(blueprint))
 
@@ -73,7 +74,7 @@ class Layout:
             ignored=("rotary_emb.inv_freq",),
             tied_head="lm_head.weight",
             token_fields=TOKEN_FIELDS,
-            needs_mask=self.kind == "masked",
+            needs_mask=self.is_masked,
         )
         return replace(dialect, **more)
 

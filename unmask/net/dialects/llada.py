@@ -63,7 +63,7 @@ DIALECT = Layout(
     "LLaDAModelLM",
     _TABLE,
     _NAMES,
-    kind="masked",
+    is_masked=True,
     has_rotary=False,
     add=lambda blueprint: {"vocab_size": blueprint.config.vocab_size},
 ).make_dialect(

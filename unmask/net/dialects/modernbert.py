@@ -74,8 +74,8 @@ def _complete(values: dict[str, Any], source: Source) -> dict[str, Any]:
     rotary, given = config.get("rope_parameters"), {"window": window // 2}
     for ours, (part, old, default) in _BASES.items():
         new = rotary.get(part) if isinstance(rotary, dict) else None
-        found = {"rope_theta": config.get(old, default), "rope_parameters": new}
-        read = read_rotary(found, source.label)
+        settings = {"rope_theta": config.get(old, default), "rope_parameters": new}
+        read = read_rotary(settings, source.label)
         if read.keys() != {"rotary_base"}:
             raise SettingsError(source.label, ["rotary scaling is not supported in ModernBERT"])
         given[ours] = read["rotary_base"]
@@ -111,7 +111,7 @@ _LAYOUT = Layout(
         "head_mlp": True,
         "embed_norm": True,
     },
-    kind="masked",
+    is_masked=True,
     has_rotary=False,
     complete=_complete,
     add=_add,

@@ -12,11 +12,11 @@ from unmask.net.config import NetConfig
 from unmask.net.counts import make_shapes
 from unmask.net.dialects.dialect import TensorMap
 
-Table = Mapping[str, str | tuple[str, str, str]]
+NameTable = Mapping[str, str | tuple[str, str, str]]
 """Their names by ours, of modules or of single tensors; three where they keep the rows of
 `attn.qkv` apart."""
 Turn = Callable[..., Tensor]
-"""Of a tensor, and the network's settings as `config`."""
+"""A tensor laid out otherwise; the network's settings are given as `config`."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Names:
 
     layer: str
     """What the names of a layer begin with, {i} standing for its number."""
-    parts: Table
+    parts: NameTable
     """Names inside of a layer; {e} stands for the number of an expert."""
-    ends: Table
+    ends: NameTable
     """Names outside of layers."""
     turns: Mapping[str, tuple[Turn, Turn]] = field(default_factory=dict)
     """By our tensor inside of a layer: how theirs, laid out otherwise, becomes it, and back."""
@@ -53,7 +53,7 @@ class Names:
                 yield TensorMap(theirs[0], ours, None, *turns)
 
 
-def _look_up(table: Table, ours: str) -> list[str]:
+def _look_up(table: NameTable, ours: str) -> list[str]:
     """Their names of one of our tensors, which may be named by its module."""
     module, _, kind = ours.rpartition(".")
     named, ending = (table[ours], "") if ours in table else (table.get(module, ()), f".{kind}")
