@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -14,7 +13,7 @@ from markdown_it import MarkdownIt
 from unmask.blocks.blocks import Column, Figure, Row, Section, Table, Text, TextPanel
 from unmask.report.document import Document
 from unmask.report.render_html import embed_json, mark_code, render_html
-from unmask.report.render_markdown import escape, quote_csv, render_markdown, write_csv
+from unmask.report.render_markdown import escape, quote_csv, render_markdown
 
 SIGNS = "|<>`*_~$&#[](){}!\\=+-@\"'\t\r\n:;/.,0aZ é🐙"
 texts = st.one_of(
@@ -115,15 +114,3 @@ def test_a_csv_cell_is_one_text_and_no_formula(text):
     assert end == "end" and cell in (text, f"'{text}")
     assert not cell.startswith(tuple("=+-@\t\r"))
     assert (cell != text) == text.startswith(tuple("=+-@\t\r"))
-
-
-def test_a_csv_file_has_a_line_for_each_row_whatever_they_hold(tmp_path):
-    rows = [Row([trap, 0.5]) for trap in [*TRAPS, "a\rb", "\r=1"]]
-    write_csv(Table("t", "c", [Column("=name"), Column("b")], rows), tmp_path / "t.csv")
-    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
-        read = list(csv.reader(file, strict=True))
-    assert read[0] == ["'=name", "b"] and len(read) == len(rows) + 1
-    assert [unescape(line[0]).lstrip("'") for line in read[1:]] == [
-        unescape(str(row.values[0])).lstrip("'") for row in rows
-    ]
-    assert {line[1] for line in read[1:]} == {"0.5"}

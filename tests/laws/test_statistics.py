@@ -134,15 +134,6 @@ def test_paired_differences_are_student_s():
     assert ends(found) == pytest.approx(tuple(expected))
 
 
-def test_differences_of_shares_are_nearly_student_s_where_shares_are_middling():
-    rng = np.random.default_rng(13)
-    facts = rng.normal(size=30)
-    one, other = (rng.binomial(10, 1 / (1 + np.exp(-facts - a)), 30) / 10 for a in (0.3, -0.2))
-    found = estimate_difference(cluster(one, NAMES), cluster(other, NAMES), is_share=True)
-    plain = estimate_difference(cluster(one, NAMES), cluster(other, NAMES))
-    assert ends(found) == pytest.approx(ends(plain), abs=0.02)
-
-
 def test_two_models_that_always_miss_may_differ_elsewhere():
     """As far as one of them may hit."""
     miss, hit = (cluster([value] * 30, NAMES) for value in (0.0, 1.0))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.laws.conftest import B, T, V
+from tests.laws.conftest import B, T, V, train
 from unmask import preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer

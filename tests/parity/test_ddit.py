@@ -1,6 +1,7 @@
 """The DDiT family: the peers' logits, a constant time folded away, adaLN kept where it is not."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -259,8 +260,7 @@ def test_without_a_time():
     ],
 )
 def test_refusals(name, changes, sentence, tmp_path):
-    for file in (FIXTURES / f"{name}-tiny").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(FIXTURES / f"{name}-tiny", tmp_path, dirs_exist_ok=True)
     (tmp_path / "expected.safetensors").unlink()
     config = json.loads((tmp_path / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,6 +1,7 @@
 """Diffusion models in the layouts of causal ones: logits of the peers' own code, and refusals."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,7 @@ def test_round_trip_key_for_key(folder, tmp_path):
 @pytest.fixture
 def copy(tmp_path) -> Path:
     """A2D's folder, for tests to change."""
-    for file in (FIXTURES / "a2d-qwen3-tiny").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
+    return shutil.copytree(FIXTURES / "a2d-qwen3-tiny", tmp_path, dirs_exist_ok=True)
 
 
 def change(folder: Path, file: str, **changes: object) -> None:
@@ -211,8 +210,7 @@ def test_llada2_sees_everything_without_blocks():
 
 def test_mixtures_in_qwen3s_layout(tmp_path):
     """SDAR's mixture has RND1's tensors: the same network under other settings."""
-    for file in (FIXTURES / "rnd1-tiny").glob("*"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(FIXTURES / "rnd1-tiny", tmp_path, dirs_exist_ok=True)
     change(tmp_path, "config.json", model_type="sdar_moe")
     model, tokens = unmask.load(tmp_path, device="cpu"), load_expected("rnd1-tiny")["tokens"]
     assert (model.net.config.block, model.blueprint.shift, model.mask_id) == (4, False, 249)
@@ -224,8 +222,7 @@ def test_mixtures_in_qwen3s_layout(tmp_path):
 
 def test_experts_of_another_router_are_refused_by_name(tmp_path):
     """LLaDA-MoE's settings say llada, and have fields of their own."""
-    for file in (FIXTURES / "llada-moe-tiny").glob("*"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(FIXTURES / "llada-moe-tiny", tmp_path, dirs_exist_ok=True)
     change(tmp_path, "config.json", moe_router_score_function="sigmoid", clip_qkv=1.0)
     with pytest.raises(UserError, match=r"'sigmoid', but only 'softmax'|'clip_qkv' is 1.0"):
         unmask.load(tmp_path, device="cpu")

@@ -269,7 +269,8 @@ def test_phrasings_are_counted_from_0(phrasing):
 
 
 def test_groups_that_the_data_lack_are_left_out():
-    splits = {f"p2d_{how}": [make_fact(i, way) for i in range(2)] for how, way in _WAYS.items()}
+    ways = {"same": "p2d", "reverse": "d2p"}
+    splits = {f"p2d_{how}": [make_fact(i, way) for i in range(2)] for how, way in ways.items()}
     corpus = Corpus("made", splits | {"d2p_same": [make_fact(0, "d2p")]})
     assert find_groups(corpus, ("p2d", "d2p", "both")) == {"p2d": ("p2d_same", "p2d_reverse")}
     asked = choose_group_facts(corpus, ("d2p", "p2d"), ("p2d", "d2p"), 1)
@@ -281,9 +282,6 @@ def test_groups_that_the_data_lack_are_left_out():
         find_groups(corpus, ("both",))
     with pytest.raises(UserError, match="no fact is asked in the direction up: expected p2d or"):
         choose_group_facts(corpus, ("p2d",), ("up",), 1)
-
-
-_WAYS = {"same": "p2d", "reverse": "d2p"}
 
 
 @pytest.mark.parametrize(

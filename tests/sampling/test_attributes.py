@@ -162,22 +162,21 @@ def test_guidance_and_correctors_from_the_command_line(tmp_path):
     made = make_model()
     unmask.save(made, tmp_path / "made")
     train_probe(made, ["The caves", "A cat", "The dog"], [True, False, True]).save(tmp_path / "p")
-    words = ("--classifier", str(tmp_path / "p"), "--judged", "first-order", "--corrector")
-    done = run(
-        *("sample", str(tmp_path / "made"), "The", "--length", "8", "--steps", "2", "--json"),
-        *(*words, "gumbel=1,0.5", "--classifier-guidance", "up=2", "--temperature", "1"),
+    words = ("sample", str(tmp_path / "made"), "The", "--length", "8")
+    probe = ("--classifier", str(tmp_path / "p"))
+    how = (
+        "--judged",
+        "first-order",
+        "--corrector",
+        "gumbel=1,0.5",
+        "--classifier-guidance",
+        "up=2",
     )
+    done = run(*words, *probe, *how, "--steps", "2", "--json", "--temperature", "1")
     assert done.returncode == 0, done.stderr
     assert '"calls"' in done.stdout
-    for wrong, message in (
-        (("--corrector", "best=2"), "corrector 'best' is unknown: known: none, uniform"),
-        (("--corrector", "gumbel=1,2,3"), "corrector 'gumbel=1,2,3'"),
-        (("--classifier", str(tmp_path / "no")), "is not there: expected the file of a trained"),
-        (("--classifier", str(tmp_path / "p"), "--rates"), "needs plan 'ancestral'"),
-    ):
-        failed = run("sample", str(tmp_path / "made"), "The", "--length", "8", *wrong)
-        assert failed.returncode == 2 and message in failed.stderr, failed.stderr
-        assert "Traceback" not in failed.stderr
+    failed = run(*words, *probe, "--rates")
+    assert failed.returncode == 2 and "needs plan 'ancestral'" in failed.stderr, failed.stderr
 
 
 @pytest.mark.parametrize(

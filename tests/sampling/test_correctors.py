@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unmask
-from tests.laws.test_sampling import close, make
+from tests.laws.test_sampling import close, count_ends, make
 from tests.sampling.states import V, same
 from unmask import UserError
 from unmask.net.model import Model

@@ -140,9 +140,3 @@ def test_steps_are_counted_with_and_without_states(tmp_path, how):
         save_file(load_file(path), path, notes)
         written = int(drawn.committed_at.max())
         assert Trajectory.load(path).num_steps == (40 if keep_states else written)
-
-
-def test_a_trajectory_in_short():
-    drawn = unmask.sample(make_model(), ["They say Ada", "Now"], steps=3, length=8)
-    assert repr(drawn).startswith("Trajectory(2 rows of 8 tokens, 3 steps, 3 passes: 'They say Ada")
-    assert len(repr(drawn)) < 160 and "tensor" not in repr(drawn)

@@ -146,14 +146,13 @@ def test_flows_add_up(taught, facts):
     """Shares of subject and committed tokens sum to what hiding both takes."""
     clean = recalled(taught, facts)
     clean = two_steps(clean) if taught.kind == "masked" else clean
-    grid = unmask.trace_steps(taught, clean, steps=STEPS, at="last", corruption=NOISE, window=2)[0]
+    how = {"steps": STEPS, "corruption": NOISE, "window": 2}
+    (grid,) = unmask.trace_steps(taught, clean, at="last", **how)
     flow = grid.flow
     assert flow is not None and grid.committed
     assert abs(flow.subject + flow.committed - (flow.both - flow.neither)) < 1e-12
     assert abs(flow.both - grid.clean) < 1e-9 and abs(flow.no_subject - grid.corrupted) < 1e-9
-    first = unmask.trace_steps(taught, clean, steps=STEPS, at="first", corruption=NOISE, window=2)[
-        0
-    ]
+    (first,) = unmask.trace_steps(taught, clean, at="first", **how)
     assert first.flow is None and not first.committed
 
 

@@ -11,6 +11,7 @@ from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.loading import save
 from unmask.net.model import Blueprint, Model
+from unmask.net.paradigm import list_kinds
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.toy.examples import SOURCES
