@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from unmask.base.config import CheckedSettings, build, check_arguments
 from unmask.base.errors import NotMeasuredError, UserError, suggest
@@ -256,6 +256,9 @@ def choose_settings(
     own = {field.name for field in fields(measure.settings)}
     shared = {"guidance", "metric", "seed", "dtype", "device"} & own
     values = {name: getattr(settings, name) for name in shared}
+    takes_one = get_type_hints(measure.settings).get("guidance") is float
+    if isinstance(settings.guidance, tuple) and takes_one:
+        values["guidance"] = settings.guidance[0]  # what takes one strength has the first
     values |= stage.sizes.get(settings.size) or {}
     if values.get("dtype") == "auto":
         # A stage that leaves the choice to the file does not do so in a study.

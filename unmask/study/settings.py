@@ -43,6 +43,11 @@ class StudySettings(MachineSettings):
         "auto", "float32, bfloat16, …; auto: bfloat16 for recall and traces on a GPU, else float32."
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.guidance, tuple) and len(set(self.guidance)) == 1:
+            object.__setattr__(self, "guidance", self.guidance[0])  # as recall records it
+
     @property
     def pair(self) -> tuple[str, str | None]:
         """The models that were named, else the shipped pair."""

@@ -108,9 +108,7 @@ def train_seeds(
 
     Each run is what `train` would make of it, in a folder `seed-N` of its own, which `train` can
     resume as well. Small networks leave a GPU idle between kernels, where the others' run. Runs
-    that were stopped are resumed.
-
-    The other arguments are those of `train`.
+    that were stopped are resumed. The other arguments are those of `unmask.train`.
 
     Args:
         out: The folder that holds the runs' folders.
