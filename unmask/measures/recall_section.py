@@ -165,8 +165,6 @@ def _say_more(result: "Result", answers: Rows, splits: Sequence[str]) -> Iterato
         for model, row in several.items()
     ]
     text += f", and for other trainings ({'; '.join(runs)})" if runs else ""
-    if not tidy.select(result.summary["cells"], metric="content"):
-        text += ". These texts were not judged by content: descriptions count by the study's rule"
     yield blocks.Text(f"{text}.")
 
 
@@ -230,7 +228,8 @@ def _fold_details(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Fo
         table = tidy.tabulate("pairs", caption, pairs, columns, mark_outcome)
         yield blocks.Fold("Differences between models", [table])
     if runs := _arrange(summary["runs"], splits):
-        columns = KEYS | {name: name for name in ("opening", "seed") if name in runs[0]}
+        columns = KEYS | {"counted": lambda row: RULES[row["metric"]].label}
+        columns |= {name: name for name in ("opening", "seed") if name in runs[0]}
         caption = "Answers recalled at the most steps"
         table = tidy.tabulate("runs", caption, runs, columns | {PERCENT: "mean"}, most=32)
         yield blocks.Fold("Each training run by itself", [table])

@@ -96,7 +96,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
             summary["controls"] += [named | gap for gap in _subtract(*both)]
         if key in last and cluster_phrasings(rows, "hit") is not None:
             summary["templates"] += groups.average_phrasings(rows)
-        summary["runs"] += [named | run for run in _list_runs(rows, rules[0])]
+        summary["runs"] += [named | run for run in _list_runs(rows, rules)]
         if "tokens" in rows[0]:
             tokens = sum(row["tokens"] for row in rows) / len(rows)
             per_token = None if steps is None else steps / tokens
@@ -251,13 +251,14 @@ def _compare_steps(sides: Mapping[Asking, HitClusters]) -> Iterator[dict[str, An
             yield from (named | gap for gap in _subtract(*both))
 
 
-def _list_runs(rows: Rows, rule: str) -> Iterator[dict[str, Any]]:
-    """Recall of each training run by itself, where there are several."""
+def _list_runs(rows: Rows, rules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Recall of each training run by itself, by each rule, where there are several."""
     names = [name for name in ("seed", "opening") if name in rows[0]]
     runs = tidy.group_by(rows, lambda row: tuple(row[name] for name in names))
     for run, members in runs.items() if len(runs) > 1 else ():
-        share = sum(row[rule] for row in members) / len(members)
-        yield dict(zip(names, run, strict=True)) | {"mean": share, "metric": rule}
+        for rule in rules:
+            share = sum(row[rule] for row in members) / len(members)
+            yield dict(zip(names, run, strict=True)) | {"mean": share, "metric": rule}
 
 
 def _choose_example(groups: Groups, last: list[Asking]) -> Rows:
