@@ -64,15 +64,15 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         _show_example(summary["example"]),
         _tabulate_cells("hits", caption, last, splits),
         _tabulate("matches", caption_of_rules, matches, KEYS, 16),
-        *_fold_details(result, splits),
+        *_tabulate_phrasings(summary, answers, _list_near(splits)),
+        *_fold_details(result, answers, splits),
         *(_make_numbers(models) if is_clear else ()),
     ]
 
 
 def _state(summary: Any, answers: Rows, splits: Sequence[str]) -> Iterator[blocks.Finding]:
     """Both reversed ways by their rule and the one beside it, more steps, and guidance."""
-    near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
-    for split in near[:2] or splits[:1]:
+    for split in _list_near(splits):
         rules = tidy.distinct(tidy.select(summary["pairs"], split=split), "metric")
         first = next(row["metric"] for row in answers if row["split"] == split)
         for rule in [first, *(each for each in rules if each != first)]:
@@ -202,7 +202,38 @@ def _tabulate(name: str, caption: str, rows: Rows, keys: Any, most: int) -> bloc
     return tidy.tabulate_means(name, caption, rows, keys, heads, most=most)
 
 
-def _fold_details(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Fold]:
+def _list_near(splits: Sequence[str]) -> Sequence[str]:
+    """The ways of asking that sentences are about: those reversed, or the first."""
+    near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
+    return near[:2] or splits[:1]
+
+
+def _tabulate_phrasings(
+    summary: Any, answers: Rows, splits: Sequence[str]
+) -> Iterator[blocks.Table]:
+    """For each way of asking its phrasings, by the rules of its sentences and beside a control."""
+    for split in splits:
+        own = _keep_last(tidy.select(summary["templates"], split=split), "model")
+        control = _keep_last(tidy.select(summary["templates"], split=split + CONTROL), "model")
+        if not own:
+            continue
+        rules = tidy.distinct(tidy.select(summary["pairs"], split=split), "metric")
+        rules = rules or tidy.distinct(tidy.select(answers, split=split), "metric")
+        heads = {rule: METRICS[rule].head() for rule in rules}
+        heads[CONTROL] = Column(f"{RULES[rules[0]].label}, another's, %", 1, is_percent=True)
+        control = [row | {"metric": CONTROL} for row in tidy.select(control, metric=rules[0])]
+        names = {row["phrasing"]: row["template"] for row in own}
+        first = [cell["model"] for cell in _choose_models(answers, split)]
+        rows = [row | {"template": names[row["phrasing"]]} for row in [*own, *control]]
+        rows.sort(key=lambda row: (row["model"] not in first, str(row["phrasing"])))
+        caption = f"{labels.name_split(split)}, by phrasing; intervals by fact. Control: the same "
+        caption += "texts held against another fact's answer"
+        keys: dict[str, tidy.Get] = {"phrasing": "template", "model": "model"}
+        most = len(names) * len(first)
+        yield tidy.tabulate_means(f"phrasings-{split}", caption, rows, keys, heads, most=most)
+
+
+def _fold_details(result: "Result", answers: Rows, splits: Sequence[str]) -> Iterator[blocks.Fold]:
     """All steps, phrasings, other metrics, differences, runs, and steps per token."""
     summary = result.summary
     by_study = list_cells(result, tidy.select(summary["cells"], metric="hit"), splits)
@@ -211,11 +242,9 @@ def _fold_details(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Fo
     if any(cell["role"] == "published" for cell in steps):
         caption += f". Published: {PUBLISHED_SOURCE}; another model and training, no intervals"
     yield blocks.Fold("By the number of steps", [_tabulate_cells("steps", caption, steps, splits)])
-    if templates := _arrange(summary["templates"], splits):
-        keys = {"asked": tidy.name_asked, "phrasing": "template", "model": "model"}
-        caption = "Answers recalled by phrasing, at the most steps; intervals by fact"
-        table = _tabulate("templates", caption, templates, keys, 60)
-        yield blocks.Fold("By phrasing", [table])
+    others = [split for split in splits if split not in _list_near(splits)]
+    if tables := list(_tabulate_phrasings(summary, answers, others)):
+        yield blocks.Fold("By phrasing, the other ways of asking", tables)
     others = _arrange([row for row in summary["cells"] if row["metric"] not in RULES], splits)
     table = _tabulate("metrics", "Other metrics, at the most steps", others, KEYS, 12)
     bleu = blocks.Text(f"BLEU: `{summary['method'][0]['bleu']}`.")

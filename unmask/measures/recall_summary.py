@@ -95,7 +95,8 @@ def summarise(tables: Tables, settings: Any) -> Summary:
             both = (_cluster(each, rules) for each in (known, controls))
             summary["controls"] += [named | gap for gap in _subtract(*both)]
         if key in last and cluster_phrasings(rows, "hit") is not None:
-            summary["templates"] += groups.average_phrasings(rows)
+            for each in (rows, controls or ()):
+                summary["templates"] += groups.average_phrasings(each)
         summary["runs"] += [named | run for run in _list_runs(rows, rules)]
         if "tokens" in rows[0]:
             tokens = sum(row["tokens"] for row in rows) / len(rows)
