@@ -2,8 +2,11 @@
 
 import csv
 import re
+from statistics import mean
 
+import pyarrow.parquet as pq
 import pytest
+from scipy.stats import ttest_ind
 
 from tests.findings import (
     FINDINGS,
@@ -22,7 +25,7 @@ from unmask.measures.runner import read_result
 def test_table_is_what_was_measured():
     written = read_page("recall.md").splitlines()
     rows = [line for line in FINDINGS.splitlines() if re.match(r"\| (\*?32\*?|–) \|", line)]
-    assert len(rows) == 6
+    assert len(rows) == 9 and len(set(rows)) == 9
     assert set(rows) <= set(written)
 
 
@@ -52,27 +55,80 @@ def test_the_sentence_is_what_the_table_says():
         rf"asked for a description, {share} and {share}",
         text,
     ).groups()
-    rows = {line.split("|")[2].strip(): line.split("|")[3:] for line in FINDINGS.splitlines()
-            if line.startswith(("| 32 |", "| – |"))}  # fmt: skip
+    lines = [line for line in FINDINGS.splitlines() if line.startswith(("| 32 |", "| – |"))]
+    by_study = next(i for i, line in enumerate(lines) if i and line.split("|")[2] in lines[0])
+    rows = {line.split("|")[2].strip(): line.split("|")[3:] for line in lines[:by_study]}
     shares = {model: [cell.strip() for cell in cells[:2]] for model, cells in rows.items()}
     listed = [" ".join(stated[i : i + 2]) for i in range(0, 8, 2)]
-    models = ("mdm, guidance 0.8", "ar")
+    models = ("mdm, guidance 0", "ar")
     assert listed == [shares[model][column] for column in (0, 1) for model in models]
 
 
+def read_gaps() -> dict[tuple[str, str, str], list[float]]:
+    """Differences of recall in points, by models, way of asking and rule."""
+    with (RESULTS / "recall" / "recall-pairs.csv").open(encoding="utf-8") as file:
+        lines = list(csv.reader(file))[1:]
+    return {(one, asked, rule.partition(" ")[0]): [round(100 * float(end), 1) for end in ends]
+            for one, asked, rule, *ends in lines}  # fmt: skip
+
+
 def test_the_twin_is_ahead_by_what_was_measured():
-    with (ROOT / "docs" / "results" / "recall" / "recall-pairs.csv").open(encoding="utf-8") as file:
-        pairs = {(models, asked): ends for models, asked, *ends in csv.reader(file)}
+    """By the study's rule; by what is said the intervals include 0."""
+    gaps = read_gaps()
     stated = read_numbers(
-        r"ahead, by (\S+) points \[(\S+), (\S+)\] with guidance 0.8 "
-        r"and (\S+) \[(\S+), (\S+)\] without"
+        r"ahead, by (\S+) points \[(\S+), (\S+)\] with guidance 0.8 and (\S+) \[(\S+), (\S+)\] "
+        "without; by what is said neither"
     )
     expected = []
     for guidance in ("0.8", "0"):
-        ends = pairs[f"mdm, guidance {guidance} − ar", "name → description, as trained"]
-        mean, low, high = (round(-100 * float(end), 1) for end in ends)
-        expected += [mean, high, low]
+        key = f"mdm, guidance {guidance} − ar", "name → description, as trained"
+        mean, low, high = gaps[*key, "contained"]
+        expected += [-mean, -high, -low]
+        assert gaps[*key, "content"][1] < 0 < gaps[*key, "content"][2]
     assert stated == expected
+
+
+def test_what_guidance_changes_is_what_was_measured():
+    gaps, key = read_gaps(), "mdm, guidance 0.8 − mdm, guidance 0"
+    stated = read_numbers(
+        r"in reverse by (\S+) points \[(\S+), (\S+)\] by what they say, and those as trained by "
+        r"(\S+) \[(\S+), (\S+)\] by its rule: neither is settled"
+    )
+    assert stated == [*gaps[key, "name → description, reversed", "content"],
+                      *gaps[key, "name → description, as trained", "contained"]]  # fmt: skip
+    assert stated[1] < 0 < stated[2] and stated[4] < 0 < stated[5]
+
+
+def test_every_phrasing_is_said():
+    """By content each phrasing of names' descriptions in reverse; by the study's rule some "
+    "never."""
+    with (RESULTS / "recall" / "recall-phrasings-d2p-reverse.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == "mdm, guidance 0"]
+    said, contained = ([100 * float(row[next(name for name in row if name.startswith(rule))])
+                        for row in rows] for rule in ("content", "contained"))  # fmt: skip
+    assert (
+        len(rows) == 10 and min(said) >= read_numbers(r"by what is said each has at least (\d+)")[0]
+    )
+    assert min(contained) == 0 and max(contained) > 75
+
+
+def test_single_models_name_what_is_said():
+    with (RESULTS / "recall" / "recall-runs.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["asked"] == "description → name, reversed"
+                and row["counted"].startswith("contained")]  # fmt: skip
+    by_model = {
+        model: sorted(
+            round(100 * float(row["recalled, %"]), 1) for row in rows if row["model"] == model
+        )
+        for model in ("mdm, guidance 0", "ar")
+    }
+    first, *others = by_model["mdm, guidance 0"]
+    stated = read_numbers(
+        r"one names (\S+) % in reverse without guidance and the others (\S+) to (\S+) %, of the nine "
+        r"twins none more than (\S+) %"
+    )
+    assert stated == [first, others[0], others[-1], max(by_model["ar"])]
+    assert f"diffusion models name {first:.0f} to {others[-1]:.0f} %" in " ".join(README.split())
 
 
 def test_the_factorial_is_what_was_measured():
@@ -107,6 +163,23 @@ def test_the_factorial_is_what_was_measured():
     compared = ("B-l2r − C-l2r", "B-any − C-any", "B-any − C-perm")
     ends = [end for rows in compared for end in find(rows)]
     assert (low, high) == (round(min(ends)), round(max(ends)))
+
+
+def test_two_ways_of_training_are_not_settled_by_either_interval():
+    """Welch's over the seeds of S-not-both and S-usual, names in reverse."""
+    shares = []
+    for row in ("S-not-both", "S-usual"):
+        table = pq.read_table(TABLES / f"factorial-{row}" / "prompts.parquet").to_pylist()
+        own = [
+            each for each in table if (each["split"], each["decoder"]) == ("p2d_reverse", "left")
+        ]
+        seeds = sorted({each["seed"] for each in own})
+        shares.append([100 * mean(each["contained"] for each in own if each["seed"] == seed)
+                       for seed in seeds])  # fmt: skip
+    welch = ttest_ind(*shares, equal_var=False).confidence_interval()
+    stated = read_numbers(r"for names \+(\S+) points, .*? intervals and \[(\S+), (\S+)\] by Welch")
+    expected = [mean(shares[0]) - mean(shares[1]), welch.low, welch.high]
+    assert stated == pytest.approx(expected, abs=0.05)
 
 
 def list_shares(page: str) -> set[str]:
