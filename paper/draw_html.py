@@ -1,10 +1,11 @@
 """The HTML page of every result whose tables are kept, with all choices of its figures.
 
-    python paper/draw_html.py            all of them, into build/site/pages; `make docs` runs it
-    python paper/draw_html.py tracing    one, by the name of its Markdown page
+    python paper/draw_html.py            all that take seconds; `make docs` runs it
+    python paper/draw_html.py tracing    some, by the names of their Markdown pages
 
-A page is drawn by the command that wrote its Markdown, from docs/results/tables: no model, no data,
-no GPU. One that was drawn from the same tables by the same code is left as it is.
+They lie in build/site/pages. A page is drawn by the command that wrote its Markdown, from
+docs/results/tables: no model, no data, no GPU. One that was drawn from the same tables by the
+same code is left as it is.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from html import escape
 from pathlib import Path
 
 from run import Runner, call_command
-from run_pages import PAGES, find_command, find_pages, list_tables
+from run_pages import PAGES, find_command, find_pages, is_slow, list_tables
 from run_stages import NAMES, Stage, read_stages
 
 from unmask.base.errors import UserError, suggest
@@ -68,7 +69,8 @@ def draw_pages(names: Sequence[str]) -> list[str]:
         if name not in pages:
             raise UserError(f"no kept tables have a page {name!r}: {suggest(name, pages)}")
     code = Runner(data, stages, Path("data")).code
-    wanted = names or sorted(pages, key=lambda name: -_weigh(pages[name], stages))
+    quick = [name for name, stage in pages.items() if not is_slow(stage)]
+    wanted = names or sorted(quick, key=lambda name: -_weigh(pages[name], stages))
     if len(wanted) == 1:
         errors = [draw_page(wanted[0], pages[wanted[0]], stages, code)]
     else:

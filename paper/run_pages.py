@@ -39,15 +39,21 @@ def list_tables(stage: Stage) -> list[str]:
     return sorted(stage.name if name == "out" else name for name in names)
 
 
+def is_slow(stage: Stage) -> bool:
+    """Whether it takes minutes to draw: statistics of keys and values are made by permutation."""
+    return "/represent" in find_command(stage)
+
+
 def say_where(stage: Stage, stages: Mapping[str, Stage]) -> None:
     """Write into a stage's Markdown page where its HTML page is, where it has or needs one."""
     page = Path(stage.page or "")
     text, name = read_text(page), page.stem
     if name in find_pages(stages):
-        line = (
-            f"{_BEGIN}`{PAGES.name}/{name}.html` in the site that `make docs` builds; alone: "
-            f"`python paper/draw_html.py {name}`."
-        )
+        command = f"`python paper/draw_html.py {name}`"
+        line = f"{_BEGIN}`{PAGES.name}/{name}.html` in the site that `make docs` builds; "
+        line += f"alone: {command}."
+        if is_slow(stage):
+            line = f"{_BEGIN}`{PAGES.name}/{name}.html`, drawn by {command}, which takes minutes."
     elif "HTML page" in text:
         line = f"{_BEGIN}its tables are not kept; `make paper STAGE={stage.name}` draws them anew."
     else:

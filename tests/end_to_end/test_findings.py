@@ -100,8 +100,7 @@ def test_what_guidance_changes_is_what_was_measured():
 
 
 def test_every_phrasing_is_said():
-    """By content each phrasing of names' descriptions in reverse; by the study's rule some "
-    "never."""
+    """By content every phrasing of descriptions in reverse, by the study's rule one in no text."""
     with (RESULTS / "recall" / "recall-phrasings-d2p-reverse.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "mdm, guidance 0"]
     said, contained = ([100 * float(row[next(name for name in row if name.startswith(rule))])
@@ -114,7 +113,8 @@ def test_every_phrasing_is_said():
 
 def test_single_models_name_what_is_said():
     with (RESULTS / "recall" / "recall-runs.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["asked"] == "description → name, reversed"
+        rows = [row for row in csv.DictReader(file)
+                if row["asked"] == "description → name, reversed"
                 and row["counted"].startswith("contained")]  # fmt: skip
     by_model = {
         model: sorted(
@@ -124,8 +124,8 @@ def test_single_models_name_what_is_said():
     }
     first, *others = by_model["mdm, guidance 0"]
     stated = read_numbers(
-        r"one names (\S+) % in reverse without guidance and the others (\S+) to (\S+) %, of the nine "
-        r"twins none more than (\S+) %"
+        r"one names (\S+) % in reverse without guidance and the others (\S+) to (\S+) %, of the "
+        r"nine twins none more than (\S+) %"
     )
     assert stated == [first, others[0], others[-1], max(by_model["ar"])]
     assert f"diffusion models name {first:.0f} to {others[-1]:.0f} %" in " ".join(README.split())
