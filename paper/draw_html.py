@@ -45,14 +45,14 @@ def draw_page(name: str, stage: Stage, stages: Mapping[str, Stage], code: str) -
     page.parent.mkdir(parents=True, exist_ok=True)
     if (status := call_command(shlex.split(command))) != 0:
         return f"{command} ended with {status}"
-    text = read_text(page).replace("</h1>", "</h1>\n" + "\n".join(_describe(stage)), 1)
+    text = read_text(page).replace("</h1>", "</h1>\n" + "\n".join(describe_page(stage)), 1)
     with replace_file(page) as draft:
         draft.write_text(text, "utf-8")
     stamp.write_text(digest, "utf-8")
     return None
 
 
-def _describe(stage: Stage) -> Iterator[str]:
+def describe_page(stage: Stage) -> Iterator[str]:
     """How to read the page, and its way back."""
     where = f"../results/{Path(stage.page or '').stem}.html"
     yield f'<p><a href="{where}">The page in the site</a> has the same in words and tables.</p>'

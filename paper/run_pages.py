@@ -11,7 +11,7 @@ from unmask.base.reading import read_text
 PAGES = Path("build") / "site" / "pages"
 """Where HTML pages are drawn; `make docs` puts what is in build/site into the site."""
 RESULTS = Path("docs") / "results"
-_BEGIN = "*All choices of its figures, one HTML page:* "
+BEGIN = "*All choices of its figures, one HTML page:* "
 
 
 def find_pages(stages: Mapping[str, Stage]) -> dict[str, Stage]:
@@ -50,15 +50,15 @@ def say_where(stage: Stage, stages: Mapping[str, Stage]) -> None:
     text, name = read_text(page), page.stem
     if name in find_pages(stages):
         command = f"`python paper/draw_html.py {name}`"
-        line = f"{_BEGIN}`{PAGES.name}/{name}.html` in the site that `make docs` builds; "
+        line = f"{BEGIN}`{PAGES.name}/{name}.html` in the site that `make docs` builds; "
         line += f"alone: {command}."
         if is_slow(stage):
-            line = f"{_BEGIN}`{PAGES.name}/{name}.html`, drawn by {command}, which takes minutes."
+            line = f"{BEGIN}`{PAGES.name}/{name}.html`, drawn by {command}, which takes minutes."
     elif "HTML page" in text:
-        line = f"{_BEGIN}its tables are not kept; `make paper STAGE={stage.name}` draws them anew."
+        line = f"{BEGIN}its tables are not kept; `make paper STAGE={stage.name}` draws them anew."
     else:
         return
-    parts = [each for each in text.split("\n\n") if not each.startswith(_BEGIN)]
+    parts = [each for each in text.split("\n\n") if not each.startswith(BEGIN)]
     at = next((i for i, each in enumerate(parts) if i and not each.startswith(">")), len(parts))
     with replace_file(page) as draft:
         draft.write_text("\n\n".join([*parts[:at], line, *parts[at:]]), "utf-8")
