@@ -1,4 +1,4 @@
-"""HTML pages of kept results: which there are, where their Markdown says so, and how one is made."""
+"""HTML pages of kept results: which there are, where Markdown says so, and how one is made."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,10 @@ def test_pages_of_kept_tables_are_found(stages):
 
 
 def test_every_page_that_speaks_of_its_html_page_says_where_it_is(stages):
-    found, written = html.find_pages(stages), {Path(each.page or "").stem for each in stages.values()}
+    found, written = (
+        html.find_pages(stages),
+        {Path(each.page or "").stem for each in stages.values()},
+    )
     for page in sorted(RESULTS.glob("*.md")):
         text = page.read_text("utf-8")
         line = next((each for each in text.splitlines() if each.startswith(pages.BEGIN)), None)
