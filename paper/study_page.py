@@ -67,14 +67,9 @@ def average_recall(runs: Sequence[Result]) -> list[dict[str, Any]]:
     both fine-tuned models, by way of asking and steps."""
     table = join_openings(runs).tables["recall"]
     strengths = pyarrow.compute.fill_null(table["guidance"], GUIDANCE)
-    masks = [
-        pyarrow.compute.is_in(table["model"], pyarrow.array(["mdm", "ar"])),
-        pyarrow.compute.is_in(table["split"], pyarrow.array(list(WAYS))),
-        pyarrow.compute.equal(strengths, GUIDANCE),
-    ]
-    for mask in masks[1:]:
-        masks[0] = pyarrow.compute.and_(masks[0], mask)
-    rows = list_rows(table.filter(masks[0]))
+    is_pair = pyarrow.compute.is_in(table["model"], pyarrow.array(["mdm", "ar"]))
+    table = table.filter(pyarrow.compute.and_(is_pair, pyarrow.compute.equal(strengths, GUIDANCE)))
+    rows = [row for row in list_rows(table) if row["split"] in WAYS]
     by = ("model", "kind", "split", "steps")
     return [widen(row) for row in estimate_means(rows, by, ["hit"], ["hit"], None, ["hit"])]
 

@@ -16,7 +16,7 @@ from unmask.data.corpus import TESTS, Corpus
 from unmask.data.sources import read_corpus_folder
 from unmask.evaluation import recall
 from unmask.measures.recall import MEASURE, RecallSettings
-from unmask.measures.recall_texts import judge_texts
+from unmask.measures.recall_texts import judge_kept
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_results, read_result
 from unmask.net import batches
@@ -80,7 +80,7 @@ def without_seconds(result: Result) -> list[dict]:
 def test_kept_texts_are_judged_as_runs_judge_them(both):
     """Tables of before have the texts alone; reading them gives what a run writes now."""
     table = both.result.tables["recall"]
-    judged = judge_texts(table.drop_columns(list(JUDGED)))
+    judged = judge_kept(table.drop_columns(list(JUDGED)))
     for name in JUDGED:
         assert judged[name].to_pylist() == table[name].to_pylist(), name
         assert name in ("surname", "first_name") or set(judged[name].to_pylist()) == {True, False}

@@ -38,7 +38,7 @@ from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.recall_figures import draw_curves
 from unmask.measures.recall_section import describe_recall
 from unmask.measures.recall_summary import is_asked, name_base, summarise
-from unmask.measures.recall_texts import judge_texts
+from unmask.measures.recall_texts import judge_kept
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
 from unmask.measures.stored import StoredResult, read_csv_rows
@@ -122,7 +122,7 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
 
 def summarise_texts(tables: Tables, settings: RecallSettings) -> Summary:
     """All statistics; texts that a run kept without judging what they say are judged here."""
-    return summarise({**tables, "recall": judge_texts(tables["recall"])}, settings)
+    return summarise({**tables, "recall": judge_kept(tables["recall"])}, settings)
 
 
 def pool(results: Sequence[Result]) -> Tables:

@@ -221,10 +221,10 @@ def _tabulate_phrasings(
         rules = rules or tidy.distinct(tidy.select(answers, split=split), "metric")
         heads = {rule: METRICS[rule].head() for rule in rules}
         heads[CONTROL] = Column(f"{RULES[rules[0]].label}, another's, %", 1, is_percent=True)
-        control = [row | {"metric": CONTROL} for row in tidy.select(control, metric=rules[0])]
+        control = [{**row, "metric": CONTROL} for row in tidy.select(control, metric=rules[0])]
         names = {row["phrasing"]: row["template"] for row in own}
         first = [cell["model"] for cell in _choose_models(answers, split)]
-        rows = [row | {"template": names[row["phrasing"]]} for row in [*own, *control]]
+        rows = [{**row, "template": names[row["phrasing"]]} for row in [*own, *control]]
         rows.sort(key=lambda row: (row["model"] not in first, str(row["phrasing"])))
         caption = f"{labels.name_split(split)}, by phrasing; intervals by fact. Control: the same "
         caption += "texts held against another fact's answer"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from unmask.evaluation.contents import Contents
 
-Text = tuple[str, str, str]
+Answered = tuple[str, str, str]
 """What is given, the true answer, and what was written."""
 
 
-def judge_texts(table: "pyarrow.Table") -> "pyarrow.Table":
+def judge_kept(table: "pyarrow.Table") -> "pyarrow.Table":
     """The table with `plain`, `content`, `surname` and `first_name`, where it kept texts alone."""
     import pyarrow
 
@@ -27,12 +27,12 @@ def judge_texts(table: "pyarrow.Table") -> "pyarrow.Table":
     if "content" in table.column_names:
         return table
     columns = (table[name].to_pylist() for name in ("direction", "completion", "generation"))
-    texts: list[Text] = list(zip(*columns, strict=True))
+    texts: list[Answered] = list(zip(*columns, strict=True))
     distinct = list(dict.fromkeys(texts))
-    said = _judge_contents(distinct, gather_answers(table))
-    judged: dict[str, Mapping[Text, bool | None]] = {
+    says = _judge_contents(distinct, list_contents(table))
+    judged: dict[str, Mapping[Answered, bool | None]] = {
         "plain": {each: is_contained_plainly(each[2], each[1]) for each in distinct},
-        "content": said,
+        "content": says,
     }
     for name, rule in (("surname", has_surname), ("first_name", has_first_name)):
         judged[name] = {each: rule(each[2], each[1]) if each[0] == "d2p" else None
@@ -43,7 +43,7 @@ def judge_texts(table: "pyarrow.Table") -> "pyarrow.Table":
     return table
 
 
-def gather_answers(table: "pyarrow.Table") -> "dict[str, Contents]":
+def list_contents(table: "pyarrow.Table") -> "dict[str, Contents]":
     """By what is given, every form of each fact's answer, once for each prompt that asks for it."""
     from unmask.evaluation.contents import Contents
 
@@ -57,10 +57,10 @@ def gather_answers(table: "pyarrow.Table") -> "dict[str, Contents]":
 
 
 def _judge_contents(
-    texts: Sequence[Text], answers: "Mapping[str, Contents]"
-) -> dict[Text, bool | None]:
+    texts: Sequence[Answered], answers: "Mapping[str, Contents]"
+) -> dict[Answered, bool]:
     """Whether each text says the answer it is held against; never one that is no fact's."""
-    judged = dict[Text, bool | None].fromkeys(texts, False)
+    judged = dict.fromkeys(texts, False)
     for direction, contents in answers.items():
         own = [(each, contents.find(each[1])) for each in texts if each[0] == direction]
         known = [(each, fact) for each, fact in own if fact is not None]
