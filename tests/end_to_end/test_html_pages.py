@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import unmask
 from tests.scripts import load_script
+from unmask import UserError
+from unmask.base.reading import read_json
+from unmask.measures.runner import read_result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -42,6 +46,16 @@ def test_every_page_that_speaks_of_its_html_page_says_where_it_is(stages):
             assert line and "not kept" in line and page.stem in written, page.name
         else:
             assert line is None, page.name
+
+
+def test_every_kept_run_is_read():
+    """Settings of earlier records that nothing reads any more are no error, as a typed one is."""
+    runs = sorted(RESULTS.glob("tables/**/run.json"))
+    assert len(runs) > 70
+    for run in runs:
+        assert read_result(run.parent).measure.name == read_json(run)["verb"]
+    with pytest.raises(UserError, match="unknown key 'seed'|no setting 'seed'"):
+        unmask.nll("reversal-mdm", seed=1)
 
 
 def test_a_page_is_drawn_once_and_leads_back(stages, monkeypatch, tmp_path, capsys):
