@@ -70,8 +70,8 @@ def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):
     page = tmp_path / "docs" / "recall.md"
     call(place, *words, "--page", page)
     assert "description → name, reversed" in page.read_text()
-    with pytest.raises(UserError, match="holds another run .guidance was 0.8 and is now 0.0"):
-        call(place, *words, "--guidance", 0)
+    with pytest.raises(UserError, match="holds another run .guidance was 0.0 and is now 0.8"):
+        call(place, *words, "--guidance", 0.8)
 
 
 @pytest.mark.parametrize(
