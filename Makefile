@@ -55,9 +55,10 @@ format: $(READY)  ## put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY)  ## the documentation site in build/docs; a broken link or anchor is an error
+docs: $(READY)  ## the documentation site in build/docs, with HTML pages of kept results; a broken link or anchor is an error
 	$(BIN)/python tools/write_formats.py
 	$(BIN)/python tools/write_verbs.py
+	$(BIN)/python paper/draw_html.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
 
 wheel: $(READY)  ## build the wheel into dist/

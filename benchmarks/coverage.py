@@ -10,7 +10,7 @@ is an interval that knows how far means scatter: 2 times 1.96 standard deviation
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -180,9 +180,9 @@ def tabulate_means(repetitions: int) -> Iterator[tuple[Cell, Coverage]]:
         yield cell, measure_means(cell, repetitions)
 
 
-def format_means(measured: Sequence[tuple[Cell, Coverage]]) -> str:
-    """The table of means in Markdown."""
-    rows = [
+def list_means(measured: Sequence[tuple[Cell, Coverage]]) -> list[list[str]]:
+    """The rows of the table of means."""
+    return [
         [
             str(cell.seeds),
             f"{100 * cell.rate:g}",
@@ -193,11 +193,12 @@ def format_means(measured: Sequence[tuple[Cell, Coverage]]) -> str:
         ]
         for cell, coverage in measured
     ]
-    return format_lines(["seeds", "rate, %", *DEVIATIONS, "seeds' s.d.", *HEADER], rows)
 
 
 DEVIATIONS = ["facts' s.d.", "phrasings' s.d."]
 HEADER = ["held, %", "too high, %", "too low, %", "width, %", "oracle's", "ratio"]
+MEANS = ["seeds", "rate, %", *DEVIATIONS, "seeds' s.d.", *HEADER]
+DIFFERENCES = ["rates, %", "seeds", "seeds' s.d.", *HEADER]
 
 
 def _format(found: Coverage) -> list[str]:
@@ -212,8 +213,8 @@ def format_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def format_differences(repetitions: int) -> str:
-    """The table of differences in Markdown."""
+def list_differences(repetitions: int) -> list[list[str]]:
+    """The rows of the table of differences."""
     rows = []
     for rates, seeds, deviation in product(PAIRS, (1, 3, 8), (0.0, 0.5, 1.0)):
         if seeds == 1 and deviation > 0:
@@ -221,7 +222,21 @@ def format_differences(repetitions: int) -> str:
         found = measure_differences(rates, Cell(seeds, 0.0, 1.0, deviation), repetitions)
         named = f"{100 * rates[0]:g} − {100 * rates[1]:g}"
         rows.append([named, str(seeds), f"{deviation:g}", *_format(found)])
-    return format_lines(["rates, %", "seeds", "seeds' s.d.", *HEADER], rows)
+    return rows
+
+
+def format_short(tables: Mapping[str, tuple[int, Sequence[Sequence[str]]]]) -> str:
+    """From the rows of tables, and where each has its seeds: the range of what was held, of misses
+    on one side and of widths beside the oracle's, by the number of seeds."""
+    lines = []
+    for name, (at, rows) in tables.items():
+        for seeds in ("1", "3", "8"):
+            own = [[float(each) for each in row[-6:]] for row in rows if row[at] == seeds]
+            held, ratio = ([row[i] for row in own] for i in (0, -1))
+            cells = [f"{min(held):.1f} to {max(held):.1f}", f"{sum(held) / len(held):.1f}"]
+            cells += [str(sum(share >= 93 for share in held)), str(len(own))]
+            lines.append([name, seeds, *cells, f"{min(ratio):.2f} to {max(ratio):.2f}"])
+    return format_lines(["of", "seeds", "held, %", "mean", "lines ≥ 93 %", "lines", "ratio"], lines)
 
 
 def format_openings(repetitions: int) -> str:
@@ -258,7 +273,9 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=4_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    means = format_means(list(tabulate_means(options.repetitions)))
+    means = list_means(list(tabulate_means(options.repetitions)))
+    differences = list_differences(options.repetitions)
+    short = format_short({"shares": (0, means), "differences": (1, differences)})
     text = f"""# How often intervals hold the truth
 
 `python benchmarks/coverage.py --repetitions {options.repetitions}`
@@ -269,16 +286,20 @@ all of these; with one seed, that seed's rate over all facts and phrasings. Inte
 *too high*, *too low*: intervals that miss the truth on that side. *oracle's*: 2 · 1.96 standard
 deviations of the mean. Widths are in percentage points, on average.
 
+## In short
+
+{short}
+
 ## Shares
 
-{means}
+{format_lines(MEANS, means)}
 
 ## Differences of two models
 
 On the same prompts: effects of facts, and of phrasings, deviate by 1 logit in both models and by
 {OWN_DEVIATION:g} in each alone; each model has its own seeds.
 
-{format_differences(options.repetitions)}
+{format_lines(DIFFERENCES, differences)}
 
 ## Training runs that share openings
 
@@ -289,7 +310,8 @@ On the same prompts: effects of facts, and of phrasings, deviate by 1 logit in b
 
 ## Few hits
 
-Each hit is of a fact of its own, and the phrasings take turns; in %.
+Each hit is of a fact of its own, and the phrasings take turns; in %. The upper end never falls when
+a hit is added.
 
 {format_few_hits()}
 """

@@ -1,6 +1,7 @@
 """Settings of the documentation site; `make docs` builds it into build/docs, without network."""
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ author = "The Unmask team"
 version = release = unmask.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["examples", "slurm", "**.ipynb"]
+exclude_patterns = ["examples", "slurm", "**.ipynb", "**.digest"]
 html_theme = "furo"
 html_title = "Unmask"
+# What is drawn beside the site: HTML pages of results (paper/draw_html.py).
+EXTRA = ROOT / "build" / "site"
+html_extra_path = [str(EXTRA)] if EXTRA.is_dir() else []
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath", "fieldlist"]
@@ -42,7 +46,20 @@ def list_settings(
         lines += ["", f":param {field.name}: {field.metadata['help']}"]
 
 
+def link_pages(app: Any, name: str, source: list[str]) -> None:
+    """Turn the place of a result's HTML page into a link where the page was drawn."""
+
+    def link(found: re.Match[str]) -> str:
+        file = found[1]
+        is_there = (EXTRA / file).is_file()
+        return f'<a href="../{file}">{file}</a>' if is_there else found[0]
+
+    if name.startswith("results/"):
+        source[0] = re.sub(r"`(pages/[\w-]+\.html)`", link, source[0])
+
+
 def setup(app: Any) -> None:
     for language in ("csv", "txt"):
         app.add_lexer(language, TextLexer)
     app.connect("autodoc-process-docstring", list_settings)
+    app.connect("source-read", link_pages)

@@ -78,7 +78,8 @@ def answer(recall: Result, represent: Result) -> Iterator[str]:
         for split in filter(labels.is_reversed, tidy.distinct(cells, "split")):
             (cell,) = tidy.select(cells, model=model, split=split)
             part = f"{tidy.say(tidy.to_interval(cell), '%')} ({labels.name_split(split)})"
-            pairs = tidy.select(recall.summary["pairs"], one=first, other=model, split=split)
+            which = {"one": first, "other": model, "split": split, "metric": "hit"}
+            pairs = tidy.select(recall.summary["pairs"], **which)
             for pair in pairs:
                 less = tidy.say(tidy.to_interval(pair), "points")
                 part += f", {first} minus {model} {less}"

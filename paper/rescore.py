@@ -100,10 +100,11 @@ def read_edits(folder: Path) -> list[dict[str, Any]]:
 
 
 def gather(rows: Rows) -> dict[str, Contents]:
-    """By what is given, the answers of all facts that were asked."""
+    """By what is given, the answers of all facts, once for each prompt that asked for them."""
     forms: dict[str, dict[str, list[str]]] = {}
-    asked = dict.fromkeys((row["direction"], row["fact"], row["completion"]) for row in rows)
-    for way, fact, completion in asked:
+    names = ("direction", "fact", "completion", "prompt")
+    asked = dict.fromkeys(tuple(row.get(name) for name in names) for row in rows)
+    for way, fact, completion, _ in asked:
         forms.setdefault(way, {}).setdefault(fact, []).append(completion)
     return {way: Contents(answers) for way, answers in forms.items()}
 

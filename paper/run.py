@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from run_pages import say_where
 from run_stages import NAMES, STAGES, DataSet, Stage, read_stages
 from run_together import Together
 
@@ -162,6 +163,8 @@ class Runner:
             return
         if stage.note:
             _insert_note(Path(stage.page), stage.note)
+        if Path(stage.page).suffix == ".md":
+            say_where(stage, self.stages)
         self.enter_page(stage)
 
     def enter_page(self, stage: Stage) -> None:
@@ -186,16 +189,9 @@ class Runner:
         if self.deadline is not None and words[:2] in STOPPING:
             words, limit = [*words, "--minutes", f"{left / 60:.3f}"], None
         status: object = 0
-        with _alarm(limit), _arguments(words):
+        with _alarm(limit):
             try:
-                if words[0] == "unmask":
-                    from unmask.cli.main import run_command_line
-
-                    run_command_line()
-                else:
-                    runpy.run_path(words[1], run_name="__main__")
-            except SystemExit as end:
-                status = end.code or 0
+                status = call_command(words)
             except KeyboardInterrupt:
                 if self._seconds_left() > 0:
                     raise
@@ -211,6 +207,21 @@ class Runner:
 
     def _seconds_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+
+
+def call_command(words: list[str]) -> object:
+    """Run a command of a stage in this process; what it exits with."""
+    with _arguments(words):
+        try:
+            if words[0] == "unmask":
+                from unmask.cli.main import run_command_line
+
+                run_command_line()
+            else:
+                runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as end:
+            return end.code or 0
+    return 0
 
 
 def read_record(stage: Stage) -> Record | None:

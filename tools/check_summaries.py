@@ -2,7 +2,7 @@
 
     python tools/check_summaries.py [MEASURE…]
 
-Every number that is stored must come out again to 1e-9; a table or column that is new is no
+Every number that is stored must come out again to 1e-9; a table, row or column that is new is no
 difference. What differs is printed row by row, and the exit code says whether anything does.
 """
 
@@ -26,25 +26,30 @@ def compare_run(folder: Path) -> Iterator[str]:
         if table not in result.summary:
             yield f"{table}: the table is gone"
             continue
-        names = list(stored[0]) if stored else []
-        fresh = [{name: row.get(name) for name in names} for row in result.summary[table]]
-        if len(fresh) != len(stored):
-            yield f"{table}: {len(fresh)} rows instead of {len(stored)}"
-            continue
-        for old, new in zip(_sort(stored), _sort(fresh), strict=True):
-            if wrong := [name for name in names if not _is_close(old[name], new[name])]:
-                changes = ", ".join(f"{name} {old[name]} → {new[name]}" for name in wrong)
-                keys = [str(value) for value in old.values() if isinstance(value, str)]
-                yield f"{table}: {', '.join(keys)}: {changes}"
+        # An outcome is words that follow from the numbers.
+        names = [name for name in (stored[0] if stored else ()) if name != "outcome"]
+        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for new in result.summary[table]:
+            groups.setdefault(_name(new, names), []).append(new)
+        for old in stored:
+            same, keys = groups.get(_name(old, names), []), _name(old, names)
+            wrong = [_list_wrong(old, new, names) for new in same]
+            if not same:
+                yield f"{table}: {', '.join(filter(None, keys))}: the row is gone"
+            elif least := min(wrong, key=len):
+                new = same[wrong.index(least)]
+                changes = ", ".join(f"{name} {old[name]} → {new.get(name)}" for name in least)
+                yield f"{table}: {', '.join(filter(None, keys))}: {changes}"
 
 
-def _sort(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows by everything that is no computed number, so that their order does not count."""
-    return sorted(rows, key=lambda row: [_round(value) for value in row.values()])
+def _name(row: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, ...]:
+    """What tells a row from others: its texts. Rows of the same texts are told apart by numbers."""
+    values = (row.get(name) for name in names)
+    return tuple(value if isinstance(value, str) else None for value in values)
 
 
-def _round(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _list_wrong(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [name for name in names if not _is_close(old[name], new.get(name))]
 
 
 def _is_close(one: Any, other: Any) -> bool:

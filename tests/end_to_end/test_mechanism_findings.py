@@ -78,6 +78,20 @@ def test_names_bring_names_from_a_depth_on():
     assert stated == [min(copied[0]), *span(copied[1])] and len(copied[0]) == 3
 
 
+def test_strangers_names_would_have_more_to_overcome():
+    """What a donor's name costs, asked in reverse, before any state is moved."""
+    where = [("model", "==", "mdm"), ("split", "==", "p2d_reverse"), ("tokens", "==", "all")]
+    table = TABLES / "donors" / "interchange" / "interchange.parquet"
+    columns = ["swap", "layer", "logp_donor"]
+    costs = defaultdict(list)
+    for row in pq.read_table(table, filters=where, columns=columns).to_pylist():
+        if row["layer"] is None:
+            costs[row["swap"]].append(-row["logp_donor"])
+    measured = [round(mean(costs[swap])) for swap in ("untrained", "across")]
+    said = r"name costs (\d+) nats in reverse, that of another trained person (\d+)"
+    assert read_numbers(said) == measured
+
+
 def test_the_two_directions_of_donors_are_as_near_as_was_measured():
     """Where no difference is told, every interval includes 0, and the widest ends are said."""
     rows = [row for row in read_result(TABLES / "donors" / "interchange").summary["differences"]

@@ -8,11 +8,13 @@ from scipy import stats
 
 from benchmarks.coverage import (
     CELLS,
+    MEANS,
     OPENINGS,
     PAIRS,
     SINGLE,
     Cell,
-    format_means,
+    format_lines,
+    list_means,
     measure_differences,
     measure_means,
     measure_openings,
@@ -39,7 +41,7 @@ def test_means_are_covered(capsys):
     """
     measured = list(tabulate_means(REPETITIONS))
     with capsys.disabled():
-        print("\n" + format_means(measured))
+        print("\n" + format_lines(MEANS, list_means(measured)))
     assert [cell for cell, _ in measured] == [*CELLS, *SINGLE]
     for cell, coverage in measured:
         is_skewed = cell.rate != 0.5 and cell.seeds > 1

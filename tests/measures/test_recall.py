@@ -15,6 +15,7 @@ from unmask.data.corpus import TESTS, Corpus
 from unmask.data.sources import read_corpus_folder
 from unmask.evaluation import recall
 from unmask.measures.recall import MEASURE, RecallSettings
+from unmask.measures.recall_texts import judge_kept
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_results, read_result
 from unmask.net import batches
@@ -24,6 +25,7 @@ from unmask.sampling.plans import PLANS
 
 SMALL = {"steps": (1, 3), "limit": 5, "splits": TESTS}
 CONTROL = "_shuffled"
+JUDGED = ("plain", "content", "surname", "first_name")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,15 @@ def find(result: Result, model: str, split: str, steps: int | None, metric: str 
 
 def without_seconds(result: Result) -> list[dict]:
     return result.tables["recall"].drop_columns("seconds").to_pylist()
+
+
+def test_kept_texts_are_judged_as_runs_judge_them(both):
+    """Tables of before have the texts alone; reading them gives what a run writes now."""
+    table = both[0].tables["recall"]
+    judged = judge_kept(table.drop_columns(list(JUDGED)))
+    for name in JUDGED:
+        assert judged[name].to_pylist() == table[name].to_pylist(), name
+        assert name in ("surname", "first_name") or set(judged[name].to_pylist()) == {True, False}
 
 
 def test_the_table_says_what_is_known(both):

@@ -63,6 +63,8 @@ class CheckedSettings:
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Fields by the names that they had in records of earlier runs."""
+    dropped: ClassVar[frozenset[str]] = frozenset()
+    """Fields that records of earlier runs have and nothing reads any more."""
 
     def __init_subclass__(cls) -> None:
         """Add to the class's docstring what its options say about themselves."""

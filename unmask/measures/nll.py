@@ -7,7 +7,8 @@ is causal. Intervals are by fact. Facts trained both ways stand in the table alo
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
@@ -41,7 +42,14 @@ GIVEN = {"same": "as trained", "reverse": "reversed", "alone": "without a prompt
 DASHES = {"same": "solid", "reverse": "dash", "alone": "dot"}
 
 
-def list_jobs(inputs: ModelInputs, settings: QuestionSettings) -> Iterator[Job]:
+@dataclass(frozen=True, kw_only=True)
+class AnswerCostSettings(QuestionSettings):
+    """What is asked, of which splits."""
+
+    dropped: ClassVar[frozenset[str]] = frozenset({"seed"})
+
+
+def list_jobs(inputs: ModelInputs, settings: AnswerCostSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
     return inputs.ask_each("nll", lambda model: score_names(model, inputs.data, settings.length))
 
@@ -83,7 +91,7 @@ def score_names(
         }
 
 
-def summarise(tables: Tables, settings: QuestionSettings) -> Summary:
+def summarise(tables: Tables, settings: AnswerCostSettings) -> Summary:
     """Means by model and split, by the token's position, and descriptions minus names."""
     rows = tables["nll"].to_pylist()
     one_way = [row for row in rows if not row["split"].startswith("both_")] or rows
@@ -136,7 +144,7 @@ MEASURE = Measure(
     name="nll",
     title="What answers cost",
     help="Nats per token of names and descriptions, given their prompts and alone.",
-    settings=QuestionSettings,
+    settings=AnswerCostSettings,
     tables={"nll": "nll/2"},
     inputs=ALL_TESTS,
     jobs=list_jobs,

@@ -35,9 +35,10 @@ from unmask.base.tables import find_row_groups
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import ReportBlock
 from unmask.measures.inputs import NEAR_AND_FAR, Member, ModelInputs
-from unmask.measures.measure import Job, Measure, Rows, Stage, Tables
+from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.recall_section import describe_recall, draw_curves
 from unmask.measures.recall_summary import is_asked, name_base, summarise
+from unmask.measures.recall_texts import judge_kept
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
 from unmask.measures.stored import StoredResult, read_csv_rows
@@ -117,6 +118,11 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
                 key = f"{member.key}-{part.name}-{steps or 'any'}{number}"
                 key += f"-guidance-{guidance:g}" if len(strengths) > 1 else ""
                 yield Job(key, partial(work, member, part, steps, guidance))
+
+
+def summarise_texts(tables: Tables, settings: RecallSettings) -> Summary:
+    """All statistics; texts that a run kept without judging what they say are judged here."""
+    return summarise({**tables, "recall": judge_kept(tables["recall"])}, settings)
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -203,7 +209,7 @@ MEASURE = Measure(
     tables={"recall": "recall/1"},
     inputs=NEAR_AND_FAR,
     jobs=list_jobs,
-    summarise=summarise,
+    summarise=summarise_texts,
     describe=describe_recall,
     method=__doc__,
     pool=pool,

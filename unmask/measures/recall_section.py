@@ -79,7 +79,7 @@ def describe_recall(result: "Result") -> Sequence[Described]:
     answers = tidy.select(last, is_headline=True, ending="")
     pair = _choose_pair(tidy.select(answers, split=splits[0]))
     gaps = _list_gaps(summary, splits)
-    findings = list(_state(last, gaps, splits))
+    findings = list(_state(last, gaps))
     by_study = tidy.select(cells, metric="hit", ending="")
     has_curves = len({cell["steps"] for cell in headline} - {None}) > 1
     return [
@@ -91,6 +91,7 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         _show_example(summary["example"]),
         _tabulate(sorted(last, key=lambda cell: list(ENDINGS).index(cell["ending"]))),
         _tabulate_steps([*by_study, *_list_published(result, by_study)], splits),
+        *_tabulate_phrasings(summary, last, _list_near(last)),
         *_fold_details(summary, tidy.select(last, ending=""), gaps),
     ]
 
@@ -141,11 +142,17 @@ def _choose_pair(cells: Rows) -> Rows:
     return [*ranked[:1], *(causal or alike)[:1]]
 
 
-def _state(last: Rows, gaps: Rows, splits: Sequence[str]) -> Iterator[blocks.Finding]:
+def _list_near(cells: Rows) -> Sequence[str]:
+    """The ways of asking that sentences are about: those reversed, or the first."""
+    splits = tidy.distinct(cells, "split")
+    near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
+    return near[:2] or splits[:1]
+
+
+def _state(last: Rows, gaps: Rows) -> Iterator[blocks.Finding]:
     """How much more one model recalls than another, or than its control: in both reversed ways, by
     the rule that is told first and the one beside it."""
-    near = [each for each in splits if labels.is_reversed(each) and not each.endswith("_far")]
-    for split in near[:2] or splits[:1]:
+    for split in _list_near(last):
         rule = tidy.select(last, split=split, is_headline=True)[0]["metric"]
         for metric in (rule, BESIDE[rule]):
             means = tidy.select(last, split=split, metric=metric)
@@ -256,22 +263,35 @@ def _tabulate(rows: Rows, metrics: Mapping[str, Quantity] = RULES, **changes: An
     return replace(RECALL, metrics=shown, **changes).tabulate(rows, **runs)
 
 
+def _tabulate_phrasings(summary: Any, last: Rows, splits: Sequence[str]) -> Iterator[blocks.Table]:
+    """For each way of asking its phrasings, by the rules of its sentences and beside a control."""
+    templates = list(map(_name_texts, keep_last(summary["templates"], "model", "split")))
+    for split in splits if templates else ():
+        headline = tidy.select(last, split=split, is_headline=True)
+        rule, rows = headline[0]["metric"], tidy.select(templates, split=split)
+        pair = [cell["model"] for cell in _choose_pair(tidy.select(headline, ending=""))]
+        rows.sort(key=lambda row: (row["model"] not in pair, str(row["phrasing"]), row["name"]))
+        yield _tabulate(
+            rows,
+            {name: RULES[name] for name in (rule, BESIDE[rule]) if name in RULES},
+            groups=(Factor("template", "phrasing"),),
+            names=(f"phrasings-{split}", ""),
+            means=f"{labels.name_split(split)}, by phrasing; intervals by fact. Shuffled: the same "
+            "texts held against another fact's answer",
+            most=2 * len(pair) * len(tidy.distinct(rows, "phrasing")),
+        )
+
+
 def _count_runs(cell: tidy.Record) -> str:
     several = f" from {cell['openings']} adaptations" if cell["openings"] > 1 else ""
     return f"{cell['seeds']}{several}"
 
 
 def _fold_details(summary: Any, last: Rows, gaps: Rows) -> Iterator[blocks.Fold]:
-    """Recall by phrasing, other metrics, and differences."""
-    if templates := [_name_texts(row) for row in keep_last(summary["templates"], "model", "split")]:
-        table = _tabulate(
-            templates,
-            groups=(ASKED, Factor("template", "phrasing")),
-            names=("templates", ""),
-            means="Answers recalled by phrasing, at the most steps",
-            most=60,
-        )
-        yield blocks.Fold("By phrasing", [table])
+    """Recall by other phrasings, other metrics, and differences."""
+    splits = [split for split in tidy.distinct(last, "split") if split not in _list_near(last)]
+    if tables := list(_tabulate_phrasings(summary, last, splits)):
+        yield blocks.Fold("By phrasing, the other ways of asking", tables)
     others = {name: metric for name, metric in METRICS.items() if name not in RULES}
     means = f"Other metrics, at the most steps. BLEU: {summary['method'][0]['bleu']}"
     table = _tabulate(last, others, names=("metrics", ""), means=means)

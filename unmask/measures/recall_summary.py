@@ -112,7 +112,8 @@ def summarise(tables: Tables, settings: Any) -> Summary:
             both = (_cluster(each, rules) for each in (known, controls[0]))
             summary["controls"] += [named | gap for gap in _subtract(*both)]
         if asking in groups.last and cluster_phrasings(rows, "hit") is not None:
-            for same in tidy.group_by(rows, "phrasing").values():
+            by_phrasing = tidy.group_by([*rows, *controls[0]], "phrasing").values()
+            for same in by_phrasing:
                 template = {"template": name_template([row["prompt"] for row in same])}
                 means = groups.average(same, (*CELL, "phrasing"), RULES)
                 summary["templates"] += [mean | template for mean in means]

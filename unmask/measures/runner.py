@@ -162,7 +162,9 @@ def read_result(folder: str | Path) -> Result:
     folder = find_folder(folder)
     record = read_record(folder)
     measure = find_measure(record.verb)
-    settings = build(measure.settings, record.settings, f"{folder}/run.json")
+    dropped = measure.settings.dropped
+    known = {name: value for name, value in record.settings.items() if name not in dropped}
+    settings = build(measure.settings, known, f"{folder}/run.json")
     tables = FolderTables(folder, measure.tables)
     is_complete = all((folder / f"{name}.parquet").is_file() for name in measure.tables)
     if not is_complete and not Parts(folder / "parts" / measure.name, "").keys():

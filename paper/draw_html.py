@@ -1,0 +1,103 @@
+"""The HTML page of every result whose tables are kept, with all choices of its figures.
+
+    python paper/draw_html.py            all that take seconds; `make docs` runs it
+    python paper/draw_html.py tracing    some, by the names of their Markdown pages
+
+They lie in build/site/pages. A page is drawn by the command that wrote its Markdown, from
+docs/results/tables: no model, no data, no GPU. One that was drawn from the same tables by the
+same code is left as it is.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from html import escape
+from pathlib import Path
+
+from run import Runner, call_command
+from run_pages import PAGES, find_command, find_pages, is_slow, list_tables
+from run_stages import NAMES, Stage, read_stages
+
+from unmask.base.errors import UserError, suggest
+from unmask.base.files import replace_file
+from unmask.base.identity import digest_file, digest_values
+from unmask.base.reading import read_text
+
+PROCESSES = 2
+_LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)?([\w/-]+)\.md\)")
+
+
+def draw_page(name: str, stage: Stage, stages: Mapping[str, Stage], code: str) -> str | None:
+    """Draw a page, unless it is there; what its command ended with where that is an error."""
+    page, stamp = PAGES / f"{name}.html", PAGES / f"{name}.digest"
+    parts: list[object] = [code, find_command(stage), stage.note, read_text(Path(__file__))]
+    parts += [digest_file(stages[each].record_path) for each in list_tables(stage)]
+    parts += [read_text(path) for path in stage.scripts]
+    digest = digest_values(parts)
+    if page.is_file() and stamp.is_file() and stamp.read_text("utf-8") == digest:
+        return None
+    places = {each: stages[each].folder for each in list_tables(stage)} | {"page": page}
+    command = NAMES.sub(lambda found: str(places[found[1]]), find_command(stage))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    if (status := call_command(shlex.split(command))) != 0:
+        return f"{command} ended with {status}"
+    text = read_text(page).replace("</h1>", "</h1>\n" + "\n".join(describe_page(stage)), 1)
+    with replace_file(page) as draft:
+        draft.write_text(text, "utf-8")
+    stamp.write_text(digest, "utf-8")
+    return None
+
+
+def describe_page(stage: Stage) -> Iterator[str]:
+    """How to read the page, and its way back."""
+    where = f"../results/{Path(stage.page or '').stem}.html"
+    yield f'<p><a href="{where}">The page in the site</a> has the same in words and tables.</p>'
+    if stage.note:
+        note = _LINK.sub(r'<a href="../results/\2.html">\1</a>', escape(stage.note.strip(), False))
+        yield f"<p>{note.replace('../results/limits', '../limits')}</p>"
+
+
+def draw_pages(names: Sequence[str]) -> list[str]:
+    """Draw these pages, or all, two at a time; what went wrong."""
+    data, stages = read_stages()
+    pages = find_pages(stages)
+    for name in names:
+        if name not in pages:
+            raise UserError(f"no kept tables have a page {name!r}: {suggest(name, pages)}")
+    code = Runner(data, stages, Path("data")).code
+    quick = [name for name, stage in pages.items() if not is_slow(stage)]
+    wanted = names or sorted(quick, key=lambda name: -_weigh(pages[name], stages))
+    if len(wanted) == 1:
+        errors = [draw_page(wanted[0], pages[wanted[0]], stages, code)]
+    else:
+        with ProcessPoolExecutor(PROCESSES) as pool:
+            tasks = [pool.submit(draw_page, name, pages[name], stages, code) for name in wanted]
+            errors = [task.result() for task in tasks]
+    return [error for error in errors if error]
+
+
+def _weigh(stage: Stage, stages: Mapping[str, Stage]) -> int:
+    """The bytes of its tables: what takes long is begun first."""
+    folders = [stages[name].folder for name in list_tables(stage)]
+    return sum(file.stat().st_size for folder in folders for file in folder.rglob("*.parquet"))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("pages", nargs="*", help="names of pages, by default all")
+    try:
+        errors = draw_pages(parser.parse_args(words).pages)
+    except UserError as error:
+        errors = [str(error)]
+    for error in errors:
+        print(f"error: {error}", file=sys.stderr)
+    return 2 if errors else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
