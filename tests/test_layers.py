@@ -190,6 +190,8 @@ SYMBOL = re.compile(r"unmask(\.\w+)+")
 
 def resolves(word: str, document: Path) -> bool:
     """Whether a file or symbol that a document names is there."""
+    if word.startswith("pages/"):  # of the site, drawn by `make docs`
+        return (ROOT / "docs" / "results" / Path(word).name).with_suffix(".md").is_file()
     if SYMBOL.fullmatch(word):
         parts = word.split(".")
         for i in range(len(parts), 0, -1):

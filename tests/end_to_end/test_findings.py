@@ -1,7 +1,7 @@
 """README, docs/findings.md and docs/details.md hold what pages and tables say."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import mean
 
 import pyarrow.parquet as pq
@@ -23,9 +23,8 @@ from tests.findings import (
 )
 from unmask.measures.runner import read_result
 
-INTERVAL = re.compile(
-    r"([−+]?[\d.]+)(?: %| points| nats per token)? \[([−+]?[\d.]+), ([−+]?[\d.]+)\]"
-)
+END = r"([−+]?[\d.]+)"
+INTERVAL = re.compile(rf"{END}(?: %| points| nats per token)? \[{END}, {END}\]")
 """A value with its ends."""
 
 
@@ -44,9 +43,12 @@ def list_measured(names: Iterable[str]) -> set[tuple[float, ...]]:
                 for key in (key for key in row if f"{key}, low" in row and row[key]):
                     ends = [float(row[key + end]) for end in ("", ", low", ", high")]
                     found.update([tuple(ends), tuple(100 * end for end in ends)])
-    return found | {
-        tuple(round(end, digits) for end in ends) for ends in found for digits in (0, 1, 2)
-    }
+    return found | set(round_all(found))
+
+
+def round_all(intervals: Iterable[tuple[float, ...]]) -> Iterator[tuple[float, ...]]:
+    for ends in intervals:
+        yield from (tuple(round(end, digits) for end in ends) for digits in (0, 1, 2))
 
 
 def test_findings_hold_what_their_pages_say():
