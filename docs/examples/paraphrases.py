@@ -19,7 +19,10 @@ from unmask.results.comparison import Comparison, Factor, Quantity
 
 @dataclass(frozen=True, kw_only=True)
 class ParaphraseSettings(StateSettings):
-    """What is asked, and how texts are drawn."""
+    """What is asked, and how texts are drawn.
+
+    Not over `QuestionSettings`: its `limit` would take each fact in another phrasing.
+    """
 
     facts: int = option(30, "Facts of each split.", least=2)
     phrasings: int = option(5, "Phrasings of each fact, where it has as many.", least=2)
@@ -35,8 +38,13 @@ def ask(model: unmask.Model, questions: Questions, settings: ParaphraseSettings)
         columns | {"ids": ids[:at], "true": fact.completion, "length": length}
         for columns, fact, ids, at, length in questions.encode(model, settings.length)
     ]
-    for split in group_by(rows, "split").values():
-        facts = list(group_by(split, "fact").values())[: settings.facts]
+    for name, split in group_by(rows, "split").items():
+        facts = [same for same in group_by(split, "fact").values() if len(same) > 1]
+        if len(facts) < 2:  # a fact cannot be its own control
+            raise unmask.UserError(
+                f"{name} has {len(facts)} facts in several phrasings: expected at least 2."
+            )
+        facts = facts[: settings.facts]
         asked = [dict(row) for same in facts for row in same[: settings.phrasings]]
         prompts = [row["ids"] for row in asked]
         texts = unmask.sample(model, prompts, steps=settings.steps, length=asked[0]["length"])

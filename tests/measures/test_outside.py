@@ -85,9 +85,11 @@ def test_verbs_stages_sections_and_reports(package, data, place, tmp_path):
         *(["report", folder, "--out", out] for out in outs),
         [*study, "--stages", "calibration,paraphrases", "--out", tmp_path / "study"],
         pairs,
+        ["paraphrases", place.model, "--data", place.data, "--out", tmp_path / "alone"],
     )
-    assert [code for code, _, _ in done] == [0, 0, 0, 2, 0, 0, 0, 0, 0, 0], done
-    asked, shown, verbs, wrong, printed, *_, compared = done
+    assert [code for code, _, _ in done] == [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2], done
+    asked, shown, verbs, wrong, printed, *_, compared, alone = done
+    assert "0 facts in several phrasings" in alone[2]
     assert "Is a model as sure as it is right?" in asked[1]
     assert "description → name, reversed" in asked[1] and "[too few facts]" in asked[1]
     # An entry point that fails is one sentence, and everything else works.
