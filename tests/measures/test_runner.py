@@ -19,6 +19,7 @@ from unmask.base.runs import compare_inputs
 from unmask.cli.verbs import run_verb
 from unmask.measures import table
 from unmask.measures.inputs import RunFolders
+from unmask.measures.measure import Job
 from unmask.measures.runner import pool_results, pool_tables, read_result, run_measure
 from unmask.measures.trainings import concatenate
 
@@ -76,6 +77,14 @@ def test_a_run_that_was_stopped_ends_like_one_that_never_was(tmp_path):
     assert inputs.worked == ["two", "three"]
     assert read_numbers(tmp_path / "cut") == read_numbers(tmp_path / "whole")
     assert resumed.section == whole.section and read_result(tmp_path / "cut").is_complete
+
+
+def test_a_table_that_the_measure_does_not_have_is_a_sentence(tmp_path):
+    measure = replace(MEASURE, jobs=lambda *_: [Job("one", lambda: {"cuonting": [{"model": "a"}]})])
+    with pytest.raises(
+        UserError, match="gives the table cuonting, which the measure does not have"
+    ):
+        run_measure(measure, CountingInputs(MODELS), CountingSettings(), tmp_path / "run")
 
 
 def test_a_finished_run_is_read_without_work(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from unmask.base.errors import UserError
 from unmask.blocks.blocks import Figure, Finding, Table
 from unmask.blocks.tidy import group_by, select, to_interval
 from unmask.evaluation.statistics import ENOUGH, cluster, compare, estimate_difference
@@ -234,3 +235,16 @@ def test_the_figure_has_a_view_for_each_way_of_asking_and_a_panel_for_each_model
                 drawn = [(line.name, line.dash, line.x, line.y) for line in panel.lines]
                 solid, dotted = ("new facts", "solid"), ("old facts", "dot")
                 assert drawn == [(*solid, [0, 1], [100, 100]), (*dotted, [0, 1], [0, 0])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"against": [("nwe", "old")]}, "side is new, old in the rows, and the comparison's pairs"),
+        ({"metrics": {"hti": Quantity("hits", "%")}}, "the comparison names hti, which no row has"),
+        ({"variant": Factor("sdie", "side")}, "names sdie, which no row has: rows have fact, hit"),
+    ],
+)
+def test_a_misspelt_declaration_is_a_sentence(changes, said):
+    with pytest.raises(UserError, match=said):
+        replace(HITS, **changes).summarise(make_rows(new=0.5, old=0.5))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from unmask.base.errors import UserError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import CellValue, Column, Figure, Finding, ReportBlock, Table, is_clear
 from unmask.blocks.labels import colour_models, count, name_split, order_splits
@@ -149,11 +150,31 @@ class Comparison:
 
     def summarise(self, rows: Rows) -> dict[str, Rows]:
         """The means, and the differences where variants stand against controls."""
+        self._check(rows)
         more = [self.axis.column] if self.axis is not None else []
         summary: dict[str, Rows] = {self.names[0]: self.average(rows, *more)}
         if self.against:
             summary[self.names[1]] = self.subtract(rows, *more)
         return summary
+
+    def _check(self, rows: Rows) -> None:
+        """Refuses rows that lack a column, or among whose variants none has its control."""
+        factors = [each for each in (*self.groups, self.axis, self.variant) if each is not None]
+        there = {name for row in rows for name in row}
+        if rows and (missing := ({each.column for each in factors} | {*self.metrics}) - there):
+            raise UserError(
+                f"the comparison names {', '.join(sorted(missing))}, which no row has: rows have "
+                f"{', '.join(sorted(there))}."
+            )
+        if self.variant is None or not isinstance(self.against, Sequence) or not self.against:
+            return
+        variants = tidy.distinct(rows, self.variant.column)
+        if len(variants) > 1 and not any({*pair} <= {*variants} for pair in self.against):
+            raise UserError(
+                f"no variant stands against its control: {self.variant.column} is "
+                f"{', '.join(map(str, variants))} in the rows, and the comparison's pairs are "
+                f"{', '.join(map(str, self.against))}."
+            )
 
     def average(self, rows: Rows, *more: str) -> list[dict[str, Any]]:
         """Means by group, variant and further columns; those of `chance` with their outcome."""
