@@ -149,8 +149,8 @@ def _work(job: Job, parts: Mapping[str, Parts]) -> None:
     rows = job.work()
     if unknown := rows.keys() - parts.keys():
         raise UserError(
-            f"the part {job.key} gives the table {', '.join(sorted(unknown))}, which the measure does "
-            f"not have: its tables are {', '.join(parts)}."
+            f"the part {job.key} gives the table {', '.join(sorted(unknown))}, which the measure "
+            f"does not have: its tables are {', '.join(parts)}."
         )
     for name, store in parts.items():
         store.write(job.key, rows.get(name, ()))
