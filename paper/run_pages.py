@@ -54,7 +54,7 @@ def say_where(stage: Stage, stages: Mapping[str, Stage]) -> None:
         line += f"alone: {command}."
         if is_slow(stage):
             line = f"{BEGIN}`{PAGES.name}/{name}.html`, drawn by {command}, which takes minutes."
-    elif "HTML page" in text:
+    elif "HTML page" in text and page.parent.name == "results":
         line = f"{BEGIN}its tables are not kept; `make paper STAGE={stage.name}` draws them anew."
     else:
         return
