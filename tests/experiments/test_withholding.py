@@ -20,7 +20,6 @@ from unmask.experiments.planted.corpus import (
     make_residents,
 )
 from unmask.experiments.planted.measure import PlantedCell
-from unmask.experiments.planted.section import OUTCOMES
 from unmask.experiments.planted.withholding import (
     judge_answer,
     make_plants,
@@ -122,22 +121,6 @@ def test_places_of_the_shapes(changes, places):
     assert PlantedCell(length=22, **changes).find_positions(10) == places
     with pytest.raises(UserError, match="an answer has 2"):
         PlantedCell(count=3, length=12).find_positions(10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_rows_by_person(model, causal):
-    each = make(causal=True) if causal else model
-    plain, rows = (
-        measure_withholding(each, PEOPLE, cell, DRAWN) for cell in (PLAIN, replace(PLAIN, count=3))
-    )
-    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
-    assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
-    assert {row["outcome"] for row in rows} <= set(OUTCOMES)
-    recalled = measure_recall(each, PEOPLE, DRAWN)
-    assert [row["fact"] for row in recalled] == [row["fact"] for row in rows] * len(HINTS)
-    assert not any(row["recalled"] for row in recalled)
-    drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
-    assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
 
 
 def predict(monkeypatch, logits: torch.Tensor) -> None:

@@ -11,7 +11,6 @@ from unmask import UserError
 from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.sources import read_asked
-from unmask.editing.outcomes import WRITTEN
 from unmask.measures import edit, edit_work
 from unmask.measures.edit import MEASURE
 from unmask.measures.edit_results import FORWARD, describe
@@ -56,17 +55,6 @@ def test_rows_hold_every_question_of_every_edit(result):
     assert {row["direction"] for row in rows} == {"p2d", "d2p"}
     edited = select(rows, role="edited")
     assert sum(row["gain"] for row in edited) > 0
-
-
-def test_shares_by_step_are_constant_in_the_twin_only(result):
-    steps = select(result.tables["edit_steps"].to_pylist(), role="edited", states="own")
-    spread = {"mdm": 0.0, "ar": 0.0}
-    for (model, _), own in group_by(steps, "model", "fact").items():
-        shares = [row["share"] for row in own]
-        spread[model] = max(spread[model], max(shares) - min(shares))
-        assert shares[0] == pytest.approx(1.0, abs=1e-4), "written with this very state"
-    assert spread["ar"] < 1e-4 < 0.01 < spread["mdm"]
-    assert set(distinct(result.summary["trajectories"], "role")) == set(WRITTEN)
 
 
 def test_the_section_says_what_the_summary_holds(result):

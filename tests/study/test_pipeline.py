@@ -131,16 +131,6 @@ def test_a_stage_that_failed_is_tried_again(place, tmp_path, monkeypatch):
         assert again.is_done("symmetry") == is_done
 
 
-def test_changes_beside_settings_are_heard(place, tmp_path):
-    with pytest.raises(unmask.UserError, match="no stage 'trace-steps': use --size quick or full"):
-        run_study(place.study(), tmp_path / "run", ["trace-steps"], size="laptop")
-    with pytest.raises(unmask.UserError, match="unknown key 'sise' .did you mean 'size'"):
-        run_study(place.study(), tmp_path / "run", sise="laptop")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'fesh'"):
-        resume_study(tmp_path / "run", fesh=True)
-    assert not (tmp_path / "run").exists()
-
-
 def test_own_facts(place, tmp_path):
     """A file of one's own facts goes through every stage, without a twin."""
     lines = "\n".join(f"{name},{thing},They say {{}} makes" for name, thing in
