@@ -43,16 +43,11 @@ def find_share(rows: list[dict], outcome: str, is_sealed: bool = True) -> float:
     return outcomes.count(outcome) / len(outcomes)
 
 
-def make(causal: bool = False) -> Model:
-    tokenizer = Tokenizer.train([*list_texts(PEOPLE), NEUTRAL], 400)
-    config = unmask.preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size, context=48)
-    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
-    return Model("made", lively(config), Blueprint(config, *kind), tokenizer)
-
-
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return make()
+    tokenizer = Tokenizer.train([*list_texts(PEOPLE), NEUTRAL], 400)
+    config = unmask.preset("tiny", vocab_size=tokenizer.vocab_size, context=48)
+    return Model("made", lively(config), Blueprint(config, "masked", tokenizer.mask_id), tokenizer)
 
 
 def test_people_are_told_apart_and_all_towns_are_trained():

@@ -95,6 +95,9 @@ def test_records_of_counterfact_are_edited(families, tmp_path):
     record = {"case_id": 1, "requested_rewrite": rewrite}
     record["neighborhood_prompts"] = ["They say Eve makes"]
     (tmp_path / "records.json").write_text(json.dumps([record]))
+    with pytest.raises(UserError, match="does not say how its facts were trained"):
+        recalled = QUICK | {"recalled": True}
+        ask(MEASURE, families, tmp_path / "records.json", tmp_path / "recalled", **recalled)
     result = ask(MEASURE, families, tmp_path / "records.json", tmp_path / "run", **QUICK)
     assert [row["role"] for row in result.rows()] == ["edited", "neighbour"] * 2
     assert not result.summary["differences"] and "tin drums" in show(result)
@@ -235,20 +238,3 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("burn", controls=("burn",))
     refuse("no fact of .* is left to be edited after the first 99", skip=99)
     refuse("words.pdf is not there", other_text="words.pdf")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"alt": None}, "record 0 lacks 'alt'"),
-        ({"subject": "Eve"}, "records.json, record 0: .*'Eve' is not in its prompt"),
-        ({}, "does not say how its facts were trained"),
-    ],
-)
-def test_mistakes_in_records_are_sentences(families, tmp_path, changes, words):
-    record = {"subject": "Ann", "src": "Ann is", "answers": ["old"], "alt": "new"} | changes
-    kept = {name: value for name, value in record.items() if value is not None}
-    (tmp_path / "records.json").write_text(json.dumps([kept]))
-    with pytest.raises(UserError, match=words):
-        how = QUICK | {"recalled": not changes}
-        ask(MEASURE, families, tmp_path / "records.json", tmp_path / "run", **how)

@@ -79,8 +79,6 @@ def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
     run(tmp_path, device="cpu")
     with pytest.raises(UserError, match="holds another run .shift was 0.0 and is now 1.0"):
         run(tmp_path, shift=1.0)
-    with pytest.raises(UserError, match="models was .* and is now"):
-        run(tmp_path, models=["one"])
     _, inputs = run(tmp_path, device="auto")
     assert inputs.worked == []
 

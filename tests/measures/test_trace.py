@@ -256,14 +256,6 @@ def test_a_run_in_which_nothing_is_recalled(causal, tmp_path):
         trace(causal, make_facts()[:2], corruption="replace")
 
 
-def test_stages_are_settings_of_the_measure():
-    for stage in MEASURE.stages:
-        for chosen in filter(None, stage.sizes.values()):
-            settings = TraceSettings(**chosen)
-            assert settings.guidance == 0.0 and settings.facts <= settings.consider
-            assert stage.models != "all" or settings.corruption != "mask"
-
-
 def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):
     """Of one run: several positions at once, single tokens, narrow windows, three metrics."""
     metrics = ("p", "logp_per_token", "logit_difference")
