@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scaling import (
+from data_constrained_scaling import (
     Crossing,
     RepetitionFit,
     estimate_crossing,

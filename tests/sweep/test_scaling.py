@@ -9,7 +9,7 @@ from tests.scripts import load_script
 from unmask.base.errors import UserError
 from unmask.evaluation.statistics import Clusters
 
-scaling = load_script("paper/scaling.py")
+scaling = load_script("paper/data_constrained_scaling.py")
 count_effective, fit_repetition = scaling.count_effective, scaling.fit_repetition
 find_crossing, estimate_crossing = scaling.find_crossing, scaling.estimate_crossing
 find_envelope, estimate_envelope = scaling.find_envelope, scaling.estimate_envelope
