@@ -68,7 +68,7 @@ class EditSettings(GroupSettings):
     moments: Literal["states", "clean", "identity"] = option(
         "states", "Disturb least keys of noised states, of clean text, or of all directions alike."
     )
-    moment_tokens: int = option(20_000, "Tokens of text to gather their moments on.", least=1)
+    moment_tokens: int = option(20_000, "Tokens of text to gather these keys' moments on.", least=1)
     moment_text: str | None = option(
         None, "Text (.txt, .jsonl, also .xz, .zst) to gather them on; else the training texts."
     )

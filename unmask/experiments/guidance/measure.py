@@ -47,7 +47,9 @@ class GuidanceSettings(MachineSettings):
     """Which ways are compared at how many passes, on how many texts."""
 
     passes: tuple[int, ...] = option((96,), "Network passes that each text may take.", least=6)
-    strengths: tuple[float, ...] = option((1.0, 4.0, 16.0), "Strengths of the guide.", above=0)
+    strengths: tuple[float, ...] = option(
+        (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
+    )
     guidances: tuple[float, ...] = option((1.0, 2.0), "Strengths of guidance by label.", above=0)
     draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws to keep one.", least=2)
     judged: Any = option(
@@ -189,7 +191,8 @@ def conclude(result: Result) -> Iterator[Text]:
 MEASURE = Measure(
     name="guidance",
     title="Sampling texts with an attribute",
-    help="Compare guidance by a classifier, labels and plain rejection, at equal network passes.",
+    help="Compare guidance by a classifier, by labels and plain rejection, at equal network "
+    "passes.",
     settings=GuidanceSettings,
     tables={"guidance": "guidance/1", "judges": "judges/1"},
     inputs=ModelsAndData(

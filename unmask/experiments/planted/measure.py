@@ -61,9 +61,13 @@ class PlantedSettings(MachineSettings):
     starts: tuple[int, ...] = option(
         (0, 3, 6), "Positions of the answer that prefixes begin at; the first must be 0.", least=0
     )
-    at_steps: tuple[int, ...] = option((1, 6, 12), "Steps that tokens are planted at.", least=1)
+    at_steps: tuple[int, ...] = option(
+        (1, 6, 12), "Denoising steps at which tokens are planted, from 1; one each time.", least=1
+    )
     lengths: tuple[int, ...] = option((32, 16, 64), "Positions of the canvas.", least=4)
-    share: float = option(0.125, "Share of the answer planted, by length.", above=0, most=1)
+    share: float = option(
+        0.125, "Share of the answer that is planted as well, at every length.", above=0, most=1
+    )
     orders: tuple[str, ...] = option(
         ("confidence", "random", "left"),
         "Which masks are written first: confidence, entropy, margin, left or random.",
@@ -72,14 +76,18 @@ class PlantedSettings(MachineSettings):
         ("none", "conf", "low=0.2"),
         "Remasking, a defence: none, cap, rescale, conf, loop or low, some with =NUMBER.",
     )
-    guidances: tuple[float, ...] = option((0.0, 1.0), "Strengths of guidance; 0: off.", least=0)
+    guidances: tuple[float, ...] = option(
+        (0.0, 1.0), "Strengths of classifier-free guidance; 0 is off.", least=0
+    )
     steps: int = option(16, "Denoising steps.", least=1, most=1_000_000)
     plan: str = option(
         "smdm",
         "How many masks a step commits: smdm, llada, linear, cosine, one, threshold=0.9 or "
         "ancestral.",
     )
-    people: int | None = option(None, "People of each class; all by default.", least=1)
+    people: int | None = option(
+        None, "Sealed people to ask about, and as many open ones; all by default.", least=1
+    )
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
