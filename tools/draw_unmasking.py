@@ -88,7 +88,7 @@ def find_answer() -> str:
     """What the corpus of the shipped pair says of the person."""
     (family,) = parse_families(["reversal-mdm"])
     recipe = family.read_shipped_recipe()
-    assert recipe is not None, "a shipped model has a recipe"
+    assert recipe is not None
     corpus = make_reversal_corpus(recipe["facts"], recipe["seed"])
     return next(
         fact.object for facts in corpus.splits.values() for fact in facts if fact.subject == SUBJECT
@@ -156,8 +156,7 @@ def main() -> None:
         guidance = GUIDANCE if has_masks else 0.0
         drawn = unmask.sample(model, PROMPT, steps=STEPS, guidance=guidance, length=40, guesses=1)
         frames = list(list_frames(drawn, require_tokenizer(model), has_masks))
-        assert drawn.texts is not None, "a model with a tokenizer writes texts"
-        frames[-1].append(VERDICTS[is_contained(drawn.texts[0], answer)])
+        frames[-1].append(VERDICTS[is_contained("".join(text for text, _ in frames[-1]), answer)])
         films.append(frames)
         titles.append(f"$ unmask sample {name}   ({kind})")
     out.write_text(draw_svg(titles, films, answer), encoding="utf-8")

@@ -75,6 +75,13 @@ def test_a_run_that_was_stopped_ends_like_one_that_never_was(tmp_path):
     assert resumed.section == whole.section and read_result(tmp_path / "cut").is_complete
 
 
+def test_a_finished_run_is_read_without_work(tmp_path):
+    first, _ = run(tmp_path)
+    again, inputs = run(tmp_path)
+    assert inputs.worked == [] and again.section == first.section == read_result(tmp_path).section
+    assert again.outcomes[0] == "above"
+
+
 def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
     run(tmp_path, device="cpu")
     with pytest.raises(UserError, match="holds another run .shift was 0.0 and is now 1.0"):

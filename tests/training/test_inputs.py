@@ -129,12 +129,16 @@ def test_data_that_were_moved_are_the_same(place, tmp_path):
     unmask.train(None, None, path, resume=out, allow_changes=True, device="cpu")
 
 
+def make_other_corpus(num_facts: int, seed: int):
+    return make_reversal_corpus(num_facts, seed + 1)
+
+
 def test_rows_that_are_made_in_place_are_known_by_content(tmp_path, monkeypatch):
     """A later version that makes other facts from the same seed must not go on with these."""
     out = tmp_path / "run"
     unmask.train(make_recipe(**SHORT), out, device="cpu")
-    made = examples._MADE
-    monkeypatch.setattr(examples, "_MADE", made | {"reversal": made["sealed"]})
+    other = {"reversal": f"{__name__}:make_other_corpus"}
+    monkeypatch.setattr(examples, "_MADE", examples._MADE | other)
     with pytest.raises(UserError, match="the rows of the data changed"):
         resume(out)
 
