@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.evaluation.metrics import (
+    NAMED,
     bleu,
     bleu_of_characters,
     bleu_signature,
@@ -104,3 +105,12 @@ def test_bleu_of_characters_is_as_nltk_has_it_of_texts():
     # A word off is much of a BLEU of words, and little of one of characters.
     truth, near = "the composer of the first opera", "the composers of the first operas"
     assert bleu_of_characters(near, truth) > 80 > bleu(near, truth)
+
+
+def test_each_paper_s_rule_has_a_name():
+    """Begin, contain, or share runs of characters."""
+    text, truth = "so: a long description.", "a long description."
+    scores = {paper: rule(text, truth) for (paper, kind), rule in NAMED.items() if kind[0] == "d"}
+    assert (scores["Berglund"], scores["study"]) == (False, True)
+    assert scores["BICO"] == scores["SMDM"] == bleu_of_characters(text, truth)
+    assert {kind for _, kind in NAMED} == {"name", "description"}
