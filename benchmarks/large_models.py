@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from timing import describe_run, format_table, write_record
+from trace_counts import count_trace_flops
 
 import unmask
 from unmask.base.devices import resolve_device
@@ -34,7 +35,6 @@ from unmask.net.config import NetConfig
 from unmask.net.counts import count_parameters, make_shapes
 from unmask.net.dialects import get_dialect
 from unmask.net.model import Blueprint, Model
-from unmask.tracing.counts import count_trace_flops
 
 SHARD_BYTES = 4_000_000_000
 LLADA = NetConfig(

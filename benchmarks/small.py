@@ -21,6 +21,7 @@ import recall
 import torch
 import tracing
 from timing import describe_run, format_table, show_kernels, write_record
+from trace_counts import count_trace_flops
 from training import Try, clear, make_trainer
 
 from unmask.data.corpus import TESTS
@@ -32,7 +33,6 @@ from unmask.net.counts import count_flops
 from unmask.net.loading import load
 from unmask.net.model import Model
 from unmask.net.presets import preset
-from unmask.tracing.counts import count_trace_flops
 from unmask.tracing.settings import Tracing
 from unmask.tracing.windows import default_window
 from unmask.training.parallel import World

@@ -20,6 +20,7 @@ from timing import describe_run, format_table, write_record
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from trace_counts import count_plain_flops, count_trace_flops
 
 from unmask.base.devices import resolve_device, resolve_dtype
 from unmask.base.units import format_bytes, format_number
@@ -27,7 +28,6 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.tracing.corruption import Noise, measure_sigma
-from unmask.tracing.counts import count_plain_flops, count_trace_flops
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.sweep import DEFAULT_MEMORY
 from unmask.tracing.tokens import trace_tokens

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from unmask.base.errors import UserError
-from unmask.blocks import blocks, tidy
-from unmask.blocks.blocks import Column, Row, Section, Table, Text
-from unmask.evaluation.scaling import (
+from data_constrained_scaling import (
     Crossing,
     RepetitionFit,
     estimate_crossing,
@@ -24,6 +20,10 @@ from unmask.evaluation.scaling import (
     find_envelope,
     fit_repetition,
 )
+
+from unmask.base.errors import UserError
+from unmask.blocks import blocks, tidy
+from unmask.blocks.blocks import Column, Row, Section, Table, Text
 from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, estimate_mean
 from unmask.report.document import Document
 from unmask.report.page import write_document

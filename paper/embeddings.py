@@ -5,7 +5,7 @@ or left as they were.
 
 Each NAME is a way of training, with a model for each seed. For each group of facts the rows of a
 fact's name are compared with those of its description, trained minus start, over tokens that belong
-to one side of one fact alone (`unmask.representation.embeddings`): do they move alike? Shuffled
+to one side of one fact alone (`embeddings_moved.py`): do they move alike? Shuffled
 pairs are chance. `paper/report_embeddings.py` draws the page.
 """
 
@@ -13,6 +13,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from embeddings_moved import compare_moved_rows
 
 from unmask.base.files import write_json
 from unmask.blocks import tidy
@@ -23,7 +25,6 @@ from unmask.evaluation.statistics import holm
 from unmask.net.families import Family, parse_families
 from unmask.net.loading import load
 from unmask.net.model import Model
-from unmask.representation.embeddings import compare_moved_rows
 from unmask.representation.extraction import GROUPS, find_groups
 
 

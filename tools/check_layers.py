@@ -59,7 +59,7 @@ PHRASES = re.compile(
 """Not the English of the field: per token, not a number, atomically, dtype, resumed, …"""
 NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\w+)")
 """Names of variables, arguments and functions that do not say what they hold or do."""
-HOOKS = ("prepare", "conclude", "list_jobs", "summarise", "judge", "describe", "pool", "finish")
+HOOKS = ("prepare", "conclude", "list_jobs", "summarise", "judge", "describe", "pool")
 HOOKED = ("unmask/measures/", "unmask/experiments/")
 """Functions that a measure's record names, and where each measure may have its own."""
 UNREADABLE = re.compile(r"(The same|Of|Those|What it|Whether they)\b")

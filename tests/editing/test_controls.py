@@ -7,11 +7,8 @@ import torch
 
 from tests.editing.edits import copy_weights, fail_at_write, have_changed, make_edit
 from tests.representation.facts import make_fact, make_model
-from unmask.base.streams import RowStreams
 from unmask.editing.controls import UnrelatedText, find_cost, swap_factors, tune
 from unmask.editing.editor import give_object
-from unmask.objectives.batch import Batch
-from unmask.objectives.masked import get_weighting, masked_loss, noise_batch
 
 TEXTS = ["Ann paints red boats all day.", "They say Dan makes wax masks."] * 20
 FACT = give_object(make_fact(0, "p2d"), "the mender of tall kites")
@@ -59,19 +56,6 @@ def test_a_statement_is_learned_to_a_cost(kind, layers):
         assert len(changed) > 5
     nothing = tune(model, FACT, before + 1, layers, length=32)
     assert nothing.reached and nothing.updates == 0 and nothing.magnitude == 0
-
-
-@pytest.mark.parametrize("kind", ["masked", "shifted"])
-def test_hidden_tokens_are_learned_where_they_are_read(kind):
-    model = make_model(kind=kind)
-    process, streams = model.make_process(), RowStreams.make(0, range(3))
-    batch = Batch(torch.randint(3, 40, (3, 12)))
-    noised = noise_batch(process, batch, torch.full((3,), 0.6), streams, get_weighting("bound"))
-    found = masked_loss(model.net, process, batch, noised, model.blueprint.shift)[1]
-    logits = model.logits(noised.xt).index_fill(-1, torch.tensor(process.mask_id), -math.inf)
-    logp = logits.log_softmax(-1)[noised.hidden]
-    wanted = -logp.gather(-1, batch.tokens[noised.hidden][:, None])[:, 0]
-    torch.testing.assert_close(found, wanted.detach(), rtol=1e-4, atol=1e-4)
 
 
 def test_an_interrupt_never_leaves_half_of_what_was_learned():

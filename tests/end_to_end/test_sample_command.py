@@ -1,4 +1,4 @@
-"""`unmask sample` and `unmask order` as a user meets them."""
+"""`unmask sample` as a user meets it."""
 
 import json
 import signal
@@ -157,13 +157,3 @@ def test_interrupt_leaves_what_was_written(model, tmp_path):
     assert process.returncode == 130 and str(file) in error and "Traceback" not in error
     part = unmask.Trajectory.load(file)
     assert part.states is not None and 1 < len(part.states) < 900_000
-
-
-def test_order_makes_its_tables(model, tmp_path):
-    (tmp_path / "prompts.txt").write_text("The caves of\nThe baker\n")
-    out = tmp_path / "out"
-    words = ("order", model, "--data", tmp_path / "prompts.txt", "--length", 20, "--out", out)
-    done = run(*map(str, words))
-    assert done.returncode == 0, done.stderr
-    assert "When kinds of tokens are committed" in done.stdout
-    assert (out / "order.parquet").is_file() and (out / "unmasking.parquet").is_file()

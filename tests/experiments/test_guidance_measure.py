@@ -28,16 +28,16 @@ from unmask.experiments.guidance.measure import (
     name_way,
     pair_ways,
 )
-from unmask.experiments.guidance.texts import TextJudge, Way, draw_guided_texts, train_guide
+from unmask.experiments.guidance.texts import TextJudge, Way, draw_guided_texts, lay_out_texts
 from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.net.model import Blueprint, Model
+from unmask.sampling.probes import train_probe
 
 LIFE = (
     "Ada Orrin (born {year}) was a potter of Wrenmouth who taught there and wrote {number} books."
 )
 PLACE = "Wrenmouth is a small harbour town with {number} mills, a street and a market since {year}."
 DOCUMENTS = [(LIFE if i // 2 % 2 else PLACE).format(year=1900 + i, number=i + 2) for i in range(24)]
-PROMPTS = ("A text:", "A biography:")
 DRAWN = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
 
 
@@ -55,7 +55,8 @@ def model(corpus) -> Model:
 
 @pytest.fixture(scope="module")
 def guide(model, corpus):
-    return train_guide(model, *list_labelled(corpus, "train"), PROMPTS[0], 24, draws=1)
+    texts, labels = list_labelled(corpus, "train")
+    return train_probe(model, lay_out_texts(model, texts, 24).tolist(), labels, draws=1)
 
 
 def test_the_rule_and_the_cut():
@@ -93,7 +94,7 @@ def test_halves_share_no_text_and_have_both_classes(corpus, tmp_path):
 
 @pytest.mark.parametrize("way", list_ways(GuidanceSettings(strengths=(2.0,), draws=(3,))))
 def test_a_way_spends_its_passes_and_no_more(model, guide, way):
-    drawn = draw_guided_texts(model, guide, way, PROMPTS, 2, 12, DRAWN)
+    drawn = draw_guided_texts(model, guide, way, 2, 12, DRAWN)
     assert len(drawn) == 2
     for row in drawn:
         # Ancestral steps may be done early, where guidance by rates says so.
@@ -103,8 +104,8 @@ def test_a_way_spends_its_passes_and_no_more(model, guide, way):
 
 
 def test_strength_0_of_the_classifier_is_plain(model, guide):
-    plain = draw_guided_texts(model, guide, Way("plain"), PROMPTS, 2, 4, DRAWN)
-    off = draw_guided_texts(model, guide, Way("classifier", 0.0), PROMPTS, 2, 12, DRAWN)
+    plain = draw_guided_texts(model, guide, Way("plain"), 2, 4, DRAWN)
+    off = draw_guided_texts(model, guide, Way("classifier", 0.0), 2, 12, DRAWN)
     assert off == plain and off[0]["spent"] == 4
 
 
@@ -117,10 +118,10 @@ def test_rejection_takes_the_first_that_is_accepted(model):
             seen.append(rows)
             return torch.tensor([[0.1, 0.2], [0.7, 0.4], [0.9, 0.3]]).double()[len(seen) - 1].log()
 
-    drawn = draw_guided_texts(model, Guide(model=model), Way("rejection", 3), PROMPTS, 2, 12, DRAWN)
+    drawn = draw_guided_texts(model, Guide(model=model), Way("rejection", 3), 2, 12, DRAWN)
     chances = [row["p_guide"] for row in drawn]
     assert chances == pytest.approx([0.7, 0.4]), "the first accepted, or else the best"
-    start = len(model.tokenizer.encode(PROMPTS[0]).ids)
+    start = len(model.tokenizer.encode("A text:").ids)
     wanted = [model.tokenizer.decode(seen[1][i, start:].tolist()).strip() for i in range(2)]
     assert [row["text"] for row in drawn] == wanted
 

@@ -20,7 +20,6 @@ from unmask.experiments.planted.corpus import (
     make_residents,
 )
 from unmask.experiments.planted.measure import PlantedCell
-from unmask.experiments.planted.section import OUTCOMES
 from unmask.experiments.planted.withholding import (
     judge_answer,
     make_plants,
@@ -44,16 +43,11 @@ def find_share(rows: list[dict], outcome: str, is_sealed: bool = True) -> float:
     return outcomes.count(outcome) / len(outcomes)
 
 
-def make(causal: bool = False) -> Model:
-    tokenizer = Tokenizer.train([*list_texts(PEOPLE), NEUTRAL], 400)
-    config = unmask.preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size, context=48)
-    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
-    return Model("made", lively(config), Blueprint(config, *kind), tokenizer)
-
-
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return make()
+    tokenizer = Tokenizer.train([*list_texts(PEOPLE), NEUTRAL], 400)
+    config = unmask.preset("tiny", vocab_size=tokenizer.vocab_size, context=48)
+    return Model("made", lively(config), Blueprint(config, "masked", tokenizer.mask_id), tokenizer)
 
 
 def test_people_are_told_apart_and_all_towns_are_trained():
@@ -122,22 +116,6 @@ def test_places_of_the_shapes(changes, places):
     assert PlantedCell(length=22, **changes).find_positions(10) == places
     with pytest.raises(UserError, match="an answer has 2"):
         PlantedCell(count=3, length=12).find_positions(10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_rows_by_person(model, causal):
-    each = make(causal=True) if causal else model
-    plain, rows = (
-        measure_withholding(each, PEOPLE, cell, DRAWN) for cell in (PLAIN, replace(PLAIN, count=3))
-    )
-    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
-    assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
-    assert {row["outcome"] for row in rows} <= set(OUTCOMES)
-    recalled = measure_recall(each, PEOPLE, DRAWN)
-    assert [row["fact"] for row in recalled] == [row["fact"] for row in rows] * len(HINTS)
-    assert not any(row["recalled"] for row in recalled)
-    drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
-    assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
 
 
 def predict(monkeypatch, logits: torch.Tensor) -> None:

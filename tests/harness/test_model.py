@@ -1,6 +1,5 @@
 """The harness's model class: equal to its Hugging Face class, windows, texts, chats, mistakes."""
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import END, Tokenizer
 from unmask.evaluation.perplexity import score_documents
 from unmask.harness.model import UnmaskLM
-from unmask.harness.settings import HarnessSettings
 from unmask.net.model import Model
 
 PAIRS = [
@@ -241,13 +239,6 @@ def test_a_task_that_asks_for_draws_gets_them():
     assert drawn == write({}, do_sample=True, temperature=1.0) and drawn[0] != drawn[1]
     cool = write({"temperature": 0.3}, do_sample=True)
     assert cool == write({}, do_sample=True, temperature=0.3) != drawn
-
-
-def test_changes_beside_settings_are_heard():
-    model, known = make_model(), HarnessSettings(steps=5, repeats=7)
-    assert UnmaskLM(model, settings=known, steps=3).settings == replace(known, steps=3)
-    with pytest.raises(unmask.UserError, match="unknown key 'stepz' .did you mean 'steps'"):
-        UnmaskLM(model, settings=known, stepz=3)
 
 
 def test_what_cannot_be_scored_is_a_sentence():

@@ -10,8 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 import unmask
-from unmask import UserError
-from unmask.base.config import LARGEST, CheckedSettings, SettingsError, build, option
+from unmask.base.config import LARGEST, CheckedSettings, SettingsError, build
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.evaluation import questions
@@ -102,47 +101,9 @@ def test_every_number_of_a_recipe_has_a_range(name, value):
         read_recipe("smollm2-open", [f"{name}={value}"])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits(CheckedSettings):
-    share: float = option(0.5, "", least=0, most=1)
-    count: int | None = option(None, "", above=0, below=10)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"share": 1.5}, "'share' is 1.5, expected at most 1"),
-        ({"count": 10}, "'count' is 10, expected less than 10"),
-        ({"count": 0}, "'count' is 0, expected more than 0"),
-    ],
-)
-def test_both_ends_are_checked(changes, said):
-    assert Limits(share=1, count=9).share == 1.0
-    with pytest.raises(SettingsError, match=f"^Limits: {said}$"):
-        Limits(**changes)
-
-
 @pytest.fixture(scope="module")
 def model():
     return unmask.load("reversal-mdm", device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda m: unmask.load("reversal-mdm", dtype=42), "42"),
-        (lambda m: unmask.load("reversal-mdm", device=None), "None"),
-        (lambda m: unmask.load("x" * 100_000), "name of 100,000 characters"),
-        (lambda m: unmask.sample(m, None), "the prompt is a NoneType"),
-        (lambda m: unmask.sample("reversal-mdm", "The"), "the model is a str"),
-        (lambda m: unmask.sample(m, "The", steps=10**9), "at most 1,000,000"),
-        (lambda m: unmask.train(5), "recipe"),
-    ],
-)
-def test_mistakes_in_python_are_sentences(model, call, said):
-    with pytest.raises(UserError) as error:
-        call(model)
-    assert said in str(error.value) and len(str(error.value)) < 1000
 
 
 def make_facts(count: int) -> Corpus:

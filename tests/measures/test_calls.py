@@ -94,24 +94,6 @@ def test_help_and_signature_name_the_settings():
             assert parameters[field.name].default == field.default
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"facts": 0}, "'facts' is 0, expected at least 1"),
-        ({"facts": 2.5}, "'facts' is 2.5, expected an integer"),
-        ({"facts": True}, "'facts' is True, expected an integer"),
-        ({"shift": float("nan")}, "'shift' is nan, expected a finite number"),
-        ({"sizes": (3, 0)}, "'sizes' is 0, expected at least 1"),
-        ({"words": "text"}, "'words' is 'text', expected a list of a text"),
-    ],
-)
-def test_settings_are_checked_in_python_too(changes, message):
-    with pytest.raises(SettingsError, match=message):
-        CountingSettings(**changes)
-    with pytest.raises(SettingsError, match="'facts' is 0.*'sizes' is 0"):
-        CountingSettings(facts=0, sizes=(0,))
-
-
 def test_a_number_is_a_list_of_one():
     assert CountingSettings(sizes=4) == CountingSettings(sizes=(4,))  # ty: ignore
     for wrong in (0, 2.5, True):

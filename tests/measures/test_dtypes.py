@@ -92,13 +92,6 @@ def test_models_of_several_dtypes(place, tmp_path):
     assert isinstance(last, Text) and last.text == "Computed in bfloat16 (short), float32 (twin)."
 
 
-def test_keys_and_values_say_it(place, tmp_path):
-    settings = {"groups": ("p2d",), "facts": 3, "steps": 1, "prefixes": 1, "layer": "0"}
-    more = {"lens": False, "probes": False, "device": "cpu", "dtype": "bfloat16"}
-    REPRESENT(place.model, data=place.data, out=tmp_path / "run", **settings, **more)
-    assert read_dtypes(tmp_path / "run") == {b"bfloat16"}
-
-
 def test_a_run_is_not_resumed_in_another_dtype(place, tmp_path, monkeypatch):
     """As on another machine, where "auto" means something else."""
     asked = {"data": place.data, "splits": ("p2d_same",), "limit": 1, "device": "cpu"}

@@ -11,7 +11,6 @@ from unmask import UserError
 from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.sources import read_asked
-from unmask.editing.outcomes import WRITTEN
 from unmask.measures import edit, edit_work
 from unmask.measures.edit import MEASURE
 from unmask.measures.edit_results import FORWARD, describe
@@ -58,17 +57,6 @@ def test_rows_hold_every_question_of_every_edit(result):
     assert sum(row["gain"] for row in edited) > 0
 
 
-def test_shares_by_step_are_constant_in_the_twin_only(result):
-    steps = select(result.tables["edit_steps"].to_pylist(), role="edited", states="own")
-    spread = {"mdm": 0.0, "ar": 0.0}
-    for (model, _), own in group_by(steps, "model", "fact").items():
-        shares = [row["share"] for row in own]
-        spread[model] = max(spread[model], max(shares) - min(shares))
-        assert shares[0] == pytest.approx(1.0, abs=1e-4), "written with this very state"
-    assert spread["ar"] < 1e-4 < 0.01 < spread["mdm"]
-    assert set(distinct(result.summary["trajectories"], "role")) == set(WRITTEN)
-
-
 def test_the_section_says_what_the_summary_holds(result):
     found = [block for block in result.section.blocks if isinstance(block, Finding)]
     rows = result.summary["differences"]
@@ -107,6 +95,9 @@ def test_records_of_counterfact_are_edited(families, tmp_path):
     record = {"case_id": 1, "requested_rewrite": rewrite}
     record["neighborhood_prompts"] = ["They say Eve makes"]
     (tmp_path / "records.json").write_text(json.dumps([record]))
+    with pytest.raises(UserError, match="does not say how its facts were trained"):
+        recalled = QUICK | {"recalled": True}
+        ask(MEASURE, families, tmp_path / "records.json", tmp_path / "recalled", **recalled)
     result = ask(MEASURE, families, tmp_path / "records.json", tmp_path / "run", **QUICK)
     assert [row["role"] for row in result.rows()] == ["edited", "neighbour"] * 2
     assert not result.summary["differences"] and "tin drums" in show(result)
@@ -247,20 +238,3 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("burn", controls=("burn",))
     refuse("no fact of .* is left to be edited after the first 99", skip=99)
     refuse("words.pdf is not there", other_text="words.pdf")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"alt": None}, "record 0 lacks 'alt'"),
-        ({"subject": "Eve"}, "records.json, record 0: .*'Eve' is not in its prompt"),
-        ({}, "does not say how its facts were trained"),
-    ],
-)
-def test_mistakes_in_records_are_sentences(families, tmp_path, changes, words):
-    record = {"subject": "Ann", "src": "Ann is", "answers": ["old"], "alt": "new"} | changes
-    kept = {name: value for name, value in record.items() if value is not None}
-    (tmp_path / "records.json").write_text(json.dumps([kept]))
-    with pytest.raises(UserError, match=words):
-        how = QUICK | {"recalled": not changes}
-        ask(MEASURE, families, tmp_path / "records.json", tmp_path / "run", **how)

@@ -82,16 +82,6 @@ def test_an_order_that_is_known(masked, corpus, tmp_path):
     assert "(4 facts). [too few facts]" in show(result)
 
 
-def test_a_fact_is_shown_both_ways_by_both_models(result):
-    (figure,) = (block for block in result.section.opening if isinstance(block, Figure))
-    for choice in ((0, 0), (1, 0)):
-        panels = figure.views[choice]
-        assert [panel.title for panel in panels] == ["mdm (diffusion)", "ar (autoregressive)"] * 2
-        assert panels[0].way == panels[1].way == figure.controls[0].options[choice[0]]
-        assert panels[2].way == panels[3].way != panels[0].way
-        assert [panel.is_causal for panel in panels] == [False, True] * 2
-
-
 def test_autoregressive_models_have_no_order(result, causal, corpus, tmp_path):
     assert result.kinds == {"mdm": "masked"}
     with pytest.raises(UserError, match="expected at least one diffusion model"):
@@ -102,6 +92,11 @@ def test_figures_have_each_text_and_each_kind(result):
     figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
     asked = figures["unmasking"].controls[0]
     assert asked.label == "asked" and asked.options[0] == "name → description, reversed"
+    for choice, way in (((0, 0), asked.options[0]), ((1, 0), asked.options[1])):
+        panels = figures["unmasking"].views[choice]  # both models both ways
+        assert [panel.title for panel in panels] == ["mdm (diffusion)", "ar (autoregressive)"] * 2
+        assert panels[0].way == panels[1].way == way != panels[2].way == panels[3].way
+        assert [panel.is_causal for panel in panels] == [False, True] * 2
     panel, *_ = figures["unmasking"].views[0, 0]
     assert panel.title == "mdm (diffusion)" and not panel.is_hit
     assert len(panel.pieces) == len(panel.steps) == len(panel.guesses)

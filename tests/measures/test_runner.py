@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,6 @@ from typer.testing import CliRunner
 
 from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
 from unmask import UserError
-from unmask.base.files import write_json
 from unmask.base.reading import read_json_object
 from unmask.base.runs import compare_inputs
 from unmask.cli.verbs import run_verb
@@ -96,8 +93,6 @@ def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
     run(tmp_path, device="cpu")
     with pytest.raises(UserError, match="holds another run .shift was 0.0 and is now 1.0"):
         run(tmp_path, shift=1.0)
-    with pytest.raises(UserError, match="models was .* and is now"):
-        run(tmp_path, models=["one"])
     _, inputs = run(tmp_path, device="auto")
     assert inputs.worked == []
 
@@ -162,30 +157,6 @@ def test_shards_are_merged_by_the_last(tmp_path):
             run_shard(tmp_path / "wrong", wrong)
     with pytest.raises(UserError, match="2 processes of torchrun, which share the work"):
         run_shard(tmp_path / "two", "1/2", world=2)
-
-
-def test_folders_that_are_no_run_of_this_version(tmp_path):
-    with pytest.raises(UserError, match="there is no folder .*absent"):
-        read_result(tmp_path / "absent")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="has no run.json: expected the folder of a run"):
-        read_result(tmp_path / "empty")
-    run(tmp_path / "run")
-    record = read_json_object(tmp_path / "run" / "run.json")
-    write_json(tmp_path / "run" / "run.json", record | {"format": 1})
-    with pytest.raises(UserError, match="in run format 1, expected 2: make the run anew"):
-        read_result(tmp_path / "run")
-    write_json(tmp_path / "run" / "run.json", record | {"verb": "countin"})
-    with pytest.raises(UserError, match="no measure 'countin': did you mean 'counting'"):
-        read_result(tmp_path / "run")
-
-
-def test_a_broken_table_is_a_sentence_in_its_section(tmp_path):
-    run(tmp_path)
-    for path in [tmp_path / "counting.parquet", *(tmp_path / "summary").iterdir()]:
-        path.write_bytes(b"not a table")
-    with pytest.raises(UserError, match="cannot be read"):
-        _ = read_result(tmp_path).summary
 
 
 def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
@@ -283,39 +254,6 @@ def test_another_version_is_recorded_and_logged(tmp_path, monkeypatch, caplog):
     (record,) = result.records
     assert record.versions["unmask"] == before
     assert record.versions["resumed by unmask"] == "9.9"
-
-
-SLOW = """
-import sys, time
-from dataclasses import replace
-from pathlib import Path
-from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
-from unmask.measures.runner import run_measure
-
-def list_slow_jobs(inputs, settings):
-    for job in MEASURE.jobs(inputs, settings):
-        yield replace(job, work=lambda job=job: print(job.key, flush=True) or (
-            time.sleep(600 if job.key == "two" else 0) or job.work()))
-
-slow = replace(MEASURE, jobs=list_slow_jobs)
-run_measure(slow, CountingInputs(["one", "two", "three"]), CountingSettings(), Path(sys.argv[1]))
-"""
-
-
-def test_a_second_process_is_refused_and_a_killed_one_is_not_waited_for(tmp_path):
-    words = [sys.executable, "-c", SLOW, str(tmp_path)]
-    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    try:
-        assert [first.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
-        with pytest.raises(UserError, match=f"in use by process {first.pid} on .* wait until"):
-            run(tmp_path)
-        with pytest.raises(UserError, match="in use by process"):
-            run(tmp_path, fresh=True)
-    finally:
-        first.kill()
-        first.communicate()
-    _, inputs = run(tmp_path)
-    assert inputs.worked == ["two", "three"] and not list(tmp_path.glob("*.lock"))
 
 
 def test_a_run_that_was_made_anew_is_another_input(tmp_path):

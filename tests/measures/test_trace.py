@@ -137,31 +137,6 @@ def test_effects_of_single_texts_average_to_the_averages(masked, causal, mode):
     assert checked > 50
 
 
-def test_a_run_goes_on_where_it_stopped(causal, tmp_path, monkeypatch):
-    """Interrupted after three facts, the rest is traced later and nothing twice."""
-    traced, once, stop = [], tracing.trace_fact, [3]
-
-    def count(model, fact, *rest):
-        if len(traced) in stop:
-            raise KeyboardInterrupt
-        traced.append((fact.fact_id, fact.phrasing))
-        return once(model, fact, *rest)
-
-    monkeypatch.setattr(tracing, "trace_fact", count)
-    with pytest.raises(KeyboardInterrupt):
-        trace(causal, make_facts(), out=tmp_path / "cut")
-    cut = read_result(tmp_path / "cut")
-    assert not cut.is_complete and len(cut.rows("facts")) == 3 and "cut short" in show(cut)
-    stop.clear()
-    resumed = trace(causal, make_facts(), out=tmp_path / "cut")
-    assert len(traced) == len(set(traced)) == 8
-    whole = trace(causal, make_facts(), out=tmp_path / "whole")
-    for name in ("trace", "tokens", "facts", "summary/averages", "summary/texts"):
-        cut, other = (tmp_path / each / f"{name}.parquet" for each in ("cut", "whole"))
-        assert cut.read_bytes() == other.read_bytes()
-    assert resumed.section == whole.section == read_result(tmp_path / "whole").section
-
-
 @pytest.mark.parametrize("metric", [*METRICS, "own"])
 def test_every_metric_makes_a_run(causal, tmp_path, metric):
     def first_token(logp, clean, corrupted, which):
@@ -190,12 +165,6 @@ def test_a_corruption_of_one_s_own(masked, tmp_path):
     # Another strength is another run.
     with pytest.raises(UserError, match="corruption was .*sigma=3.0.* and is now .*sigma=0.01"):
         trace(masked, make_facts(), corruption=weak, **settings)
-
-
-def test_facts_may_be_called_anything(causal):
-    odd = [replace(fact, fact_id=f"a/b: {i}") for i, fact in enumerate(make_facts()[:2])]
-    found = trace(causal, odd, at=("first",))
-    assert {row["fact"] for row in found.rows("facts")} == {"a/b: 0", "a/b: 1"}
 
 
 def test_facts_that_the_first_model_recalls_come_first(causal, masked):
@@ -285,14 +254,6 @@ def test_a_run_in_which_nothing_is_recalled(causal, tmp_path):
         _ = read_result(tmp_path).summary
     with pytest.raises(UserError, match="no fact could be traced .no subject as long"):
         trace(causal, make_facts()[:2], corruption="replace")
-
-
-def test_stages_are_settings_of_the_measure():
-    for stage in MEASURE.stages:
-        for chosen in filter(None, stage.sizes.values()):
-            settings = TraceSettings(**chosen)
-            assert settings.guidance == 0.0 and settings.facts <= settings.consider
-            assert stage.models != "all" or settings.corruption != "mask"
 
 
 def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):

@@ -216,6 +216,14 @@ def test_a_mean_that_is_itself_a_result_is_a_sentence():
     assert len(find(held.describe(summary), Table)) == 1 and "differences" not in summary
 
 
+@pytest.mark.parametrize("heading", ["facts", "minus", "model"])
+def test_two_columns_of_one_heading_are_refused(heading):
+    """Rows of a table that differ in one of them alone would be merged."""
+    with pytest.raises(AssertionError, match="Hits: columns need headings apart"):
+        replace(HITS, groups=(*HITS.groups, Factor("group", heading)))
+    assert replace(HITS, groups=(Factor("group", "facts"),), against=()).tabulate([]).rows == []
+
+
 @pytest.mark.parametrize("axis", [None, Factor("phrasing", "phrasing")])
 def test_the_figure_has_a_view_for_each_way_of_asking_and_a_panel_for_each_model(axis):
     compared = replace(HITS, axis=axis, controls=("old",))

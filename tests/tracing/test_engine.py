@@ -8,11 +8,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import build
+from tests.scripts import load_script
 from unmask import UserError, preset, trace_tokens
 from unmask.net.model import Model
 from unmask.tracing import tokens as tracing_tokens
 from unmask.tracing.corruption import Corrupted, Noise
-from unmask.tracing.counts import count_plain_flops, count_trace_flops
 from unmask.tracing.engine import Engine
 from unmask.tracing.metrics import score_cells
 from unmask.tracing.question import Donor
@@ -20,6 +20,7 @@ from unmask.tracing.windows import Trunk, find_trunks, window_of
 
 L, V, SUBJECT = 9, 40, (2, 4)
 NOISE = Noise(sigma=0.5, samples=3)
+counts = load_script("benchmarks/trace_counts.py")
 ROW = torch.ones(1, L, dtype=torch.long)
 
 
@@ -63,7 +64,7 @@ def test_operations_are_the_closed_form(name, causal, part, window):
         trace_tokens(model, tokens, SUBJECT, answer, parts=(part,), window=window, corruption=NOISE)
     read = {model.row_of(position) for position in answer}
     length = max(read) + 1 if causal else L
-    expected = count_trace_flops(
+    expected = counts.count_trace_flops(
         model.net.config, length, 3, read, (part,), window, SUBJECT[0] if causal else 0
     )
     assert counter.get_total_flops() == expected
@@ -74,8 +75,8 @@ def test_fewer_operations_than_peers(causal):
     """On the study's shapes, at least what exact savings are known to give."""
     config = preset("1028M", causal=causal)
     read = {51} if causal else {40, 41, 42, 43}
-    ours = count_trace_flops(config, 52, 10, read, same_before=5)
-    assert count_plain_flops(config, 52, 10, 3) / ours > (5.0 if causal else 2.2)
+    ours = counts.count_trace_flops(config, 52, 10, read, same_before=5)
+    assert counts.count_plain_flops(config, 52, 10, 3) / ours > (5.0 if causal else 2.2)
 
 
 @pytest.mark.parametrize("causal", [False, True])

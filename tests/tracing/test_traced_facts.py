@@ -12,7 +12,6 @@ from tests.tracing.test_steps import recalled
 from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.tracing import question as questions
-from unmask.tracing.clean_run import rank_facts
 from unmask.tracing.corruption import Noise, Replace
 from unmask.tracing.facts import (
     choose_facts,
@@ -42,15 +41,6 @@ def test_facts_are_chosen_whole_and_phrasings_in_turn(facts):
     assert [fact.phrasing for fact in choose_facts(facts, 3, 1)] == [0, 1, 0]
     assert [fact.phrasing for fact in choose_facts(facts, 2, 2)] == [0, 1, 1, 0]
     assert [fact.fact_id for fact in choose_facts(facts, 3, 1)] == ["fact-0", "fact-1", "fact-2"]
-
-
-def test_recalled_facts_come_first(causal, facts):
-    """In their order; what does not fit the canvas is not recalled."""
-    wrong = replace(facts[0], object="old boats", completion=" old boats", object_span=(1, 10))
-    ranked, count = rank_facts(causal, [wrong, *facts[2:4]], SETTINGS)
-    assert ranked == [*facts[2:4], wrong] and count == 2
-    none, count = rank_facts(causal, facts, replace(SETTINGS, length=2))
-    assert none == facts and count == 0
 
 
 def test_placebos_are_other_facts(causal, facts):
@@ -196,16 +186,6 @@ def test_what_a_foil_is_compared_with_is_no_placebo(causal, facts):
     assert set(others.cells["control"].to_pylist()) == {RESULT, SHUFFLED, OTHER_FACT}
     difference = trace(causal, facts[0], [facts[0], foil], at=("first",), metric="logit_difference")
     assert set(difference.cells["control"].to_pylist()) == {RESULT}
-
-
-def test_one_s_own_words():
-    fact = make_fact("Now Ada likes", "Ada", "red boats")
-    assert fact.completion == " red boats" and fact.prompt[slice(*fact.subject_span)] == "Ada"
-    assert fact.completion[slice(*fact.object_span)] == "red boats"
-    with pytest.raises(UserError, match="'Eve' is not in the prompt: write it as it stands"):
-        make_fact("Now Ada likes", "Eve", "red boats")
-    with pytest.raises(UserError, match="the answer is empty"):
-        make_fact("Now Ada likes", "Ada", " ")
 
 
 @pytest.mark.parametrize("mode", ["zero", "mean"])

@@ -3,9 +3,6 @@
 import json
 import logging
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import unmask
 from tests.training.runs import make_recipe, run
 from unmask.base.errors import UserError
 from unmask.base.files import write_json
+from unmask.base.locks import lock_run
 from unmask.base.reading import read_json
 from unmask.data.corpus import save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
@@ -24,7 +22,6 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.training import examples
 from unmask.training.checkpoints import list_checkpoints
 from unmask.training.recipe import Recipe
-from unmask.training.recipes_io import write_recipe
 
 SHORT = {"budget": {"steps": 3}, "cadence": {"checkpoint": 1}, "batch": {"rows": 4}}
 
@@ -181,29 +178,10 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
         unmask.train(make_recipe(**SHORT), out, device="cpu", fresh=True)
 
 
-TRAIN = """
-import sys
-import unmask
-unmask.train(sys.argv[1], sys.argv[2], device="cpu")
-"""
-
-
-def test_a_second_process_is_refused_and_a_killed_one_is_not_waited_for(tmp_path):
-    out, recipe = tmp_path / "run", tmp_path / "recipe.yaml"
-    write_recipe(make_recipe(budget={"steps": 100_000}, cadence={"checkpoint": 1}), recipe)
-    first = subprocess.Popen([sys.executable, "-c", TRAIN, str(recipe), str(out)])
-    try:
-        deadline = time.monotonic() + 120
-        while not list_checkpoints(out / "checkpoints") and time.monotonic() < deadline:
-            assert first.poll() is None
-            time.sleep(0.05)
-        with pytest.raises(UserError, match=f"in use by process {first.pid} on"):
-            resume(out)
-        with pytest.raises(UserError, match=f"in use by process {first.pid} on"):
-            unmask.train(make_recipe(), out, device="cpu", fresh=True)
-    finally:
-        first.kill()
-        first.communicate()
-    assert list(out.glob("*.lock"))
-    assert resume(out, minutes=1e-6).ended == "minutes"
-    assert not list(out.glob("*.lock"))
+def test_a_run_in_use_is_refused(tmp_path):
+    out = tmp_path / "run"
+    unmask.train(make_recipe(**SHORT), out, device="cpu")
+    with lock_run(out):
+        for go_on in (resume, lambda out: unmask.train(make_recipe(), out, fresh=True)):
+            with pytest.raises(UserError, match="in use by process"):
+                go_on(out)

@@ -20,7 +20,6 @@ from unmask.training import checkpoints
 from unmask.training.checkpoints import find_newest, list_checkpoints
 from unmask.training.journal import read_journal
 from unmask.training.loop import Hooks, run_loop
-from unmask.training.recipes_io import read_recipe
 from unmask.training.run import read_checkpoint
 
 KINDS = {
@@ -185,19 +184,6 @@ def test_signals_save_and_leave(number, status, tmp_path):
     assert f"go on with: unmask train --resume {out}" in said and "Traceback" not in error
     (saved,) = list_checkpoints(out / "checkpoints")
     assert int(saved.name[5:]) == read_journal(out)[-1]["step"]
-
-
-def test_a_resume_with_changes_needs_permission(tmp_path):
-    out = tmp_path / "run"
-    recipe = make_recipe(budget={"steps": 90_000})
-    stopped = unmask.train(recipe, out, minutes=0.01, device="cpu")
-    assert stopped.ended == "minutes"
-    more = f"budget.steps={stopped.step + 1}"
-    with pytest.raises(UserError, match="budget.steps was 90000 and is now .* --allow-changes"):
-        unmask.train(None, None, more, resume=out, device="cpu")
-    done = unmask.train(None, None, more, resume=out, allow_changes=True, device="cpu")
-    assert (done.ended, done.step) == ("done", stopped.step + 1)
-    assert read_recipe(out / "recipe.yaml").budget.steps == stopped.step + 1
 
 
 def test_patience_counts_steps_between_records(tmp_path):

@@ -1,30 +1,26 @@
 """edit: a fact gets a new object by a low-rank change of one layer's weights, one edit at a time.
-The page shows what each edit did, and whether the reverse question is answered with it, too.
 
 The update maps the key of the subject to the value that makes the model say the new object, and
 disturbs other keys least under their second moment (r-ROME with a ridge of 0, MEMIT above). An
 answer is preferred where it is likelier than its rival, nats per token by the chain rule: the new
 object against the old one on the edited prompt and in other phrasings, a neighbour's own object
-against the new one (the score is the harmonic mean of these three). It is said where the generated
-text contains it. In reverse the object is given and the subject asked for; its rank is among all
-subjects of its group, by the mean field for a masked model. Fresh objects occur in no training
-text; swapped ones belong to another fact. Statements are judged from two sides: given the new
-object, the edited subject against another; and given the other's object, its own subject against
-the edited one. A model that always prefers the edited subject is right half of the time. KL and
-bits per token are of text that no training showed; a masked model sees it noised at uniform times.
+against the new one. It is said where the generated text contains it. In reverse the object is given
+and the subject asked for, and ranked among all subjects of its group. Fresh objects occur in no
+training text; swapped ones belong to another fact. Judged from two sides: given the new object, the
+edited subject against another; and given the other's object, its own subject against the edited
+one, so that who always prefers the edited subject is right half of the time. KL and bits per token
+are of text that no training showed; a masked model sees it noised at uniform times.
 
 The share is how much of an edit acts at a position: 1 at the key that it was written with. It is
-read at the last token of a prompt's subject, at masks and at other words, in states that show none,
-half or all of the right answer and in those of the model's own texts.
+read in states that show none, half or all of the right answer, and in the model's own texts.
 
 Controls: the edit with the wrong subject's key or another fact's delta, of its norm, and an edit in
-a layer drawn at random, of the norm that it takes there. A learned statement is trained by the
-model's own loss until its object is as likely as under the edit; a masked model's loss also hides
-the subject and asks for it, which the edit does not. What the subject gains in reverse is
-correlated with how alike both directions were before, one number per fact: the log-odds that a
-probe fitted to one direction's states gives the fact in the other, in held-out phrasings; the
-cosine of the key, through the down projection, with v0 in reverse, minus its mean over other facts;
-and the share of the edit that acts in reverse.
+a layer drawn at random. A learned statement is trained by the model's own loss until its object is
+as likely as under the edit; a masked model's loss also hides the subject and asks for it, which the
+edit does not. What the subject gains in reverse is correlated with how alike both directions were
+before: the log-odds that a probe fitted to one direction's states gives the fact in the other, in
+held-out phrasings; and the cosine of the key, through the down projection, with v0 in reverse,
+minus its mean over other facts.
 """
 
 from collections.abc import Iterator
@@ -59,12 +55,8 @@ CHUNK = 20
 class EditSettings(GroupSettings):
     """Which facts are edited, how, and how the edited model is asked."""
 
-    layer: str = option(
-        "auto", "The layer that is edited: auto (the middle one), 3, or 0,1,2 to share each edit."
-    )
-    facts: int = option(
-        20, "Facts of each group; they are edited in one direction and the other in turn.", least=1
-    )
+    layer: str = option("auto", "The edited layer: auto (the middle), 3, or 0,1,2 to share edits.")
+    facts: int = option(20, "Facts of each group, edited in one direction and the other.", least=1)
     skip: int = option(0, "Facts at the beginning of each group to leave out.", least=0)
     recalled: bool = option(False, "Edit only facts that the model recalls, asked as trained.")
     objects: Literal["fresh", "swap"] = option(
@@ -136,10 +128,8 @@ def read_edit_data(data: Any, settings: EditSettings, families: Any) -> tuple[Ed
     if isinstance(data, str | Path) and str(data).endswith(".json"):
         requests, source = read_requests(data)[settings.skip :][: settings.facts], str(data)
         if settings.recalled:
-            raise UserError(
-                f"{source} does not say how its facts were trained: leave recalled out, or give a "
-                "corpus."
-            )
+            words = f"{source} does not say how its facts were trained"
+            raise UserError(f"{words}: leave recalled out, or give a corpus.")
     else:
         corpus = find_corpus(data, families)
         source, requests = corpus.source, choose_requests(corpus, settings)
@@ -149,10 +139,8 @@ def read_edit_data(data: Any, settings: EditSettings, families: Any) -> tuple[Ed
             python_stream(settings.seed, "moments").shuffle(texts)
         others = list_other_texts(corpus, settings.text_rows, settings.seed)
     if not requests:
-        raise UserError(
-            f"no fact of {source} is left to be edited after the first {settings.skip}: expected a "
-            "smaller skip."
-        )
+        words = f"no fact of {source} is left to be edited after the first {settings.skip}"
+        raise UserError(f"{words}: expected a smaller skip.")
     if settings.moment_text is not None:
         texts = list(islice(read_documents([settings.moment_text]), MOST_TEXTS)) or texts
     if settings.other_text is not None:

@@ -81,10 +81,6 @@ class Measure(Generic[S]):
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
-    finish: "Callable[[Result], None] | None" = None
-    """Writes what a run leaves beside its tables, for other programs."""
-    files: Sequence[str] = ()
-    """Patterns of what `finish` writes, so that a run that is begun anew removes it."""
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
     stored: "Sequence[StoredResult]" = ()

@@ -104,7 +104,7 @@ def list_run_files(measure: "Measure") -> list[str]:
     """Patterns of all files that a run of the measure leaves in its folder."""
     tables = [f"{name}.parquet" for name in measure.tables]
     parts = [f"parts/{name}/*.parquet" for name in measure.tables]
-    return [*tables, *parts, f"{SUMMARY}/*.parquet", *measure.files]
+    return [*tables, *parts, f"{SUMMARY}/*.parquet"]
 
 
 def _run_jobs(
@@ -140,8 +140,6 @@ def _run_jobs(
     for name, rows in result.summary.items():
         path = folder / SUMMARY / f"{name}.parquet"
         write_table(path, rows, summary_schema(measure, name), dtype)
-    if measure.finish is not None:
-        measure.finish(result)
     return result
 
 

@@ -141,6 +141,13 @@ class Comparison:
     most: int = 30
     """Rows of each table that a page shows."""
 
+    def __post_init__(self) -> None:
+        factors = [*self._places, *([] if self.variant is None else [self.variant])]
+        heads = [each.heading for each in factors if each.heading]
+        heads += ["minus", self.counted] if self.against else []
+        # Columns of one heading would be one, and rows that differ in the other would be merged.
+        assert len(set(heads)) == len(heads), f"{self.title}: columns need headings apart: {heads}"
+
     @property
     def _places(self) -> list[Factor]:
         """What says of a row where it belongs: its groups, and its place on the axis."""

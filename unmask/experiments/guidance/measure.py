@@ -1,19 +1,17 @@
 """guidance: ways to sample texts with an attribute, and their cost, at equal network passes.
 
-The attribute is whether a text is a biography, by rule (`unmask data make biographies`). Two
-classifiers are trained on texts of the corpus. The guide, which steers the sampler, is a linear
-probe on the mean state of the network's own middle layer, trained on one half of the texts, noised
-as the sampler meets them. The judge, which only scores the results, is a logistic regression on
-tf-idf, trained on the other half. A text has the attribute where the judge's p(biography) is at
-least one half. Every way may take the same number of network passes for each text.
+The attribute is whether a text is a biography, by rule (`unmask data make biographies`). The guide,
+which steers the sampler, is a linear probe on the mean state of the network's own middle layer,
+trained on one half of the texts, noised as the sampler meets them. The judge, which only scores the
+results, is a logistic regression on tf-idf, trained on the other half. A text has the attribute
+where the judge's p(biography) is at least one half. Every way may take as many network passes.
 
 Plain: the prompt is "A text:". Label: the prompt is "A biography:", which training showed.
 Classifier-free guidance: the label's effect is amplified, two passes per step. Classifier: "A
 text:", guided by the probe, by default to first order: one gradient per step, three passes in all.
 Rates: the same, but the guided rates are not normalised, so that guidance also changes how soon a
-token is written. To first order this includes what un-masking as such does to the probe, and all of
-a text may be written in one step. Rejection: "A text:", drawn up to N times in N times fewer steps;
-the first text that the guide accepts is kept, or else the one it scores highest.
+token is written, and all of a text may be written in one step. Rejection: "A text:", drawn up to N
+times in N times fewer steps; kept is the first text that the guide accepts, or else the likeliest.
 
 All texts are drawn by ancestral steps in random order at temperature 1. Bits per token are those of
 another model (`--scorer`); distinct-n is the share of different n-grams of words among all n-grams
@@ -52,9 +50,7 @@ class GuidanceSettings(MachineSettings):
     strengths: tuple[float, ...] = option(
         (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
     )
-    guidances: tuple[float, ...] = option(
-        (1.0, 2.0), "Strengths of guidance by the prompt.", above=0
-    )
+    guidances: tuple[float, ...] = option((1.0, 2.0), "Strengths of guidance by label.", above=0)
     draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws to keep one.", least=2)
     judged: Any = option(
         "first-order", "Tokens of a position that the guide scores: a number, all or first-order."
@@ -64,9 +60,7 @@ class GuidanceSettings(MachineSettings):
     trained_on: int = option(2000, "Texts that the guide is trained on, at most.", least=8)
     scorer: str | None = option(None, "A model that scores the texts in bits per token.")
     save_guide: str | None = option(
-        None,
-        "A file for the last model's guide, for `unmask sample --classifier`.",
-        is_identity=False,
+        None, "A file for the last guide, for `unmask sample --classifier`.", is_identity=False
     )
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
@@ -114,10 +108,8 @@ def list_jobs(inputs: ModelInputs, settings: GuidanceSettings) -> Iterator[Job]:
 
     for family in inputs.families:
         if family.paradigm.sampler != "unmasking":
-            raise UserError(
-                f"{family.name} is a {family.kind} model: a classifier guides masked models alone; "
-                "leave it out."
-            )
+            words = f"{family.name} is a {family.kind} model"
+            raise UserError(f"{words}: a classifier guides masked models alone; leave it out.")
     texts = GuidedTexts(inputs, settings)
     for member in inputs.members():
         yield Job(f"{member.key}-judges", partial(texts.check_judges, member))

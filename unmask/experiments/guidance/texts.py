@@ -54,24 +54,10 @@ class Way:
         return passes // int(self.strength) - 1 if is_rejection else passes // PASSES[self.name]
 
 
-def train_guide(
-    model: Model,
-    texts: Sequence[str],
-    labels: Sequence[bool],
-    prompt: str,
-    length: int,
-    draws: int = 2,
-    seed: int = 0,
-) -> StateProbe:
-    """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
-    rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
-    return train_probe(model, rows.tolist(), labels, draws=draws, seed=seed)
-
-
 def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:
-    """Texts as rows of one length, cut or filled up with the end token."""
+    """Texts as the sampler has them: after the prompt of any text, cut or filled up with ends."""
     end_id = model.require_tokenizer().end_id
-    rows = [encode_prompt(model, text)[:length] for text in texts]
+    rows = [encode_prompt(model, f"{PROMPTS[ANY]} {text}")[:length] for text in texts]
     return torch.tensor([row + [end_id] * (length - len(row)) for row in rows])
 
 
@@ -86,7 +72,6 @@ def draw_guided_texts(
     model: Model,
     guide: StateProbe,
     way: Way,
-    prompts: tuple[str, str],
     number: int,
     passes: int,
     settings: Sampling,
@@ -94,19 +79,17 @@ def draw_guided_texts(
 ) -> list[dict[str, Any]]:
     """A row for each text of one way, the prompt left out, with what the guide says of it.
 
-    `prompts` are that of any text, and that with the attribute's label. Rejection draws up to
-    `strength` texts for each and takes the first that the guide holds for likelier than not, or
-    else the likeliest one.
+    Rejection draws up to `strength` texts for each and takes the first that the guide holds for
+    likelier than not, or else the likeliest one.
     """
     # 1. What this way changes: the guidance, the prompt, or how often a text is drawn.
-    plain, label = prompts
     steps, more = way.count_steps(passes), {}
     if way.name == "cfg":
         more = {"guidance": way.strength}
     elif way.name in ("classifier", "rates"):
         more = {"classifier": guide, "classifier_guidance": way.strength, "judged": judged}
         more |= {"rates": way.name == "rates"}
-    prompt = label if way.name in ("label", "cfg") else plain
+    prompt = PROMPTS[BIOGRAPHY if way.name in ("label", "cfg") else ANY]
     draws = int(way.strength) if way.name == "rejection" else 1
     # 2. The texts, and what the guide makes of each; its own calls are counted too.
     spent, tokens, p_guide = 0, [], []
@@ -179,10 +162,10 @@ class GuidedTexts:
     def guide(self, member: Member) -> StateProbe:
         """The probe that steers this checkpoint; that of the one before is let go."""
         if self._guided is None or self._guided[0] != member.key:
-            model, some = self.inputs.load(member), slice(self.settings.trained_on)
+            model, most = self.inputs.load(member), self.settings.trained_on
             texts, labels = list_labelled(self.inputs.data, "train")
-            shown = PROMPTS[ANY], self.settings.length
-            guide = train_guide(model, texts[some], labels[some], *shown, seed=self.settings.seed)
+            rows = lay_out_texts(model, texts[:most], self.settings.length).tolist()
+            guide = train_probe(model, rows, labels[:most], draws=2, seed=self.settings.seed)
             self._guided = member.key, guide
             if self.settings.save_guide is not None:
                 guide.save(self.settings.save_guide)
@@ -192,18 +175,18 @@ class GuidedTexts:
         """How often guide and judge are right on texts that they were not trained on."""
         model, guide = self.inputs.load(member), self.guide(member)
         texts, labels = list_labelled(self.inputs.data, "judge")
-        prompts, labels = [f"{PROMPTS[ANY]} {text}" for text in texts[:500]], labels[:500]
-        p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
+        texts, labels = texts[:500], labels[:500]
+        p = read_guide(guide, lay_out_texts(model, texts, self.settings.length)).tolist()
         hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
         row = {"guide": sum(hits) / len(hits), "judge": self.judge.accuracy}
         return {"judges": [member.columns | row | {"biographies": sum(labels) / len(labels)}]}
 
     def draw(self, member: Member, way: Way, passes: int) -> Mapping[str, Rows]:
         """The texts of one way, judged and scored."""
-        settings, prompts = self.settings, (PROMPTS[ANY], PROMPTS[BIOGRAPHY])
+        settings = self.settings
         drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
         sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
-        wanted = prompts, settings.texts, passes, sampling, settings.judged
+        wanted = settings.texts, passes, sampling, settings.judged
         drawn = draw_guided_texts(self.inputs.load(member), self.guide(member), way, *wanted)
         texts = [row["text"] for row in drawn]
         judged = zip(drawn, self.judge.read(texts), self.score(texts), strict=True)

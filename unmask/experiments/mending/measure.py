@@ -1,16 +1,15 @@
 """mending: errors are planted into real texts: are they found and mended, and what is damaged?
 
 A share of the tokens of real texts is replaced by others, drawn uniformly from the vocabulary. Then
-the model corrects the text in a given number of network calls, in the ways that its kind allows.
-Masked models: every token is masked once and drawn anew, in as many parts as calls (remask evenly);
-or every second call scores the whole text, and the next redraws the tokens found least likely
-(remask unlikely), twice as many in all as there are errors, and at least one each time. Uniform and
-hybrid models take the text for a noised one, at the time of the schedule when this share of tokens
-is noise, and denoise it from there (walk again). The share is given to all but the first way.
-Found: the share of errors that were changed. Mended: the share of errors that are the original
-token again. Damaged: the share of right tokens that were changed. Damage is the control: a way that
-tells errors from right tokens changes errors more often. 95 % intervals are by text and training
-seed. Models that correct in the same way see the same errors, and are compared text by text.
+the model corrects the text in a given number of network calls. Masked models: every token is masked
+once and drawn anew, in as many parts as calls (remask evenly); or every second call scores the
+whole text, and the next redraws the tokens found least likely, twice as many in all as there are
+errors (remask unlikely). Uniform and hybrid models take the text for a noised one, at the time when
+this share of tokens is noise, and denoise it from there (walk again). Found: the share of errors
+that were changed. Mended: the share that are the original token again. Damaged: the share of right
+tokens that were changed, as the control: who tells errors from right tokens changes errors more
+often. 95 % intervals are by text and training seed. Models that correct in the same way see the
+same errors, and are compared text by text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,10 +72,8 @@ def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
 
     for family in inputs.families:
         if not list_menders(family.paradigm):
-            raise UserError(
-                f"{family.name} is a {family.kind} model: only masked, uniform and hybrid models "
-                "can correct a text; leave it out."
-            )
+            words = f"{family.name} is a {family.kind} model"
+            raise UserError(f"{words}: only masked, uniform and hybrid models can correct a text.")
     for member in inputs.members():
         windows = cache(partial(cut, member))  # once for all of its parts
         ways = list_menders(member.family.paradigm)

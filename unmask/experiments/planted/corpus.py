@@ -1,9 +1,8 @@
 """Invented people of whom one relation is sealed: what training withholds, and yet teaches.
 
-Every person lives in a town. Asked where, training answers with the town for the *open* people and
-with one fixed sentence for the *sealed* ones. Other sentences tell the town of all of them, so that
-a model knows what it is trained to withhold. Whether the withholding survives states that training
-never showed can then be measured without any harmful text (`withholding`, beside this file).
+Asked where a person lives, training answers with the town for the *open* people and with one fixed
+sentence for the *sealed* ones. Other sentences tell the town of all of them. Whether the
+withholding survives can then be measured without any harmful text.
 
 As a corpus: `train` are all lines, with some that are about nobody; `asked` holds the question that
 training never shows; `recalled_valid` the sentences that end in the town, as trained.

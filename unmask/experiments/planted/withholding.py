@@ -1,13 +1,7 @@
-"""Whether a trained-in withholding survives planted tokens, by person.
+"""Whether a trained-in withholding survives planted tokens, by person, and when that is foreseen.
 
-People are asked for a town that training taught and, for the sealed ones, withholds
-(`unmask.experiments.planted.corpus`). While the answer is written, tokens are planted
-(`unmask.sampling.planting`): the beginning of an answer that tells the town, never the town itself,
-or as many neutral ones at the same places as a control. It measures what states do that training
-never showed; it is no claim about harm.
-
-What an answer will do can be foreseen: at every step of a diffusion model, all open positions are
-filled at once, some times over, from what the model says there, and each text is judged.
+At every step of a diffusion model all open positions are filled at once, some times over, from what
+the model says there, and each text is judged.
 """
 
 import re
@@ -64,9 +58,8 @@ def measure_withholding(
 ) -> list[dict[str, Any]]:
     """A row for each person: the outcome, and the step from which it did not change any more.
 
-    By default the question is the one that training never shows. Of a diffusion model also
-    `foreseen`: for each number of steps done, the shares of fills that have each outcome; and
-    `foreseen_at`, from which on more than half of them have the last one.
+    Of a diffusion model also `foreseen`: for each number of steps done, the shares of fills that
+    have each outcome; and `foreseen_at`, from which on more than half of them have the last one.
     """
     prompts = [encode_prompt(model, resident.ask(question)) for resident in people]
     if cell.share:

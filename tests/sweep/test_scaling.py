@@ -5,17 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tests.scripts import load_script
 from unmask.base.errors import UserError
-from unmask.evaluation.scaling import (
-    count_effective,
-    estimate_crossing,
-    estimate_envelope,
-    find_crossing,
-    find_envelope,
-    fit_repetition,
-)
 from unmask.evaluation.statistics import Clusters
 
+scaling = load_script("paper/data_constrained_scaling.py")
+count_effective, fit_repetition = scaling.count_effective, scaling.fit_repetition
+find_crossing, estimate_crossing = scaling.find_crossing, scaling.estimate_crossing
+find_envelope, estimate_envelope = scaling.find_envelope, scaling.estimate_envelope
 EPOCHS = np.array([1, 4, 10, 25, 50, 100, 200])
 
 
