@@ -17,8 +17,8 @@ from unmask.base.runs import (
     RECORD,
     RunRecord,
     compare_inputs,
-    make_record,
     is_passing,
+    make_record,
     note_versions,
     write_record,
 )
