@@ -52,7 +52,15 @@ def test_other_code_is_refused_and_what_it_made_is_read(tmp_path, caplog):
     with caplog.at_level("WARNING"):
         run_shifted(2.0)
     assert "does not say what code made it" in caplog.text
-    run_shifted(2.0, fresh=True)
+    write_json(tmp_path / "run.json", record | {"code": {"the measure": 3}})
+    with pytest.raises(UserError, match="run.json: 'code' is .'the measure': 3., expected"):
+        run_shifted(2.0)
+    write_json(tmp_path / "run.json", record)
+    other = run_shifted(2.0, fresh=True)
+    assert other is not None
+    assert runner.pool_results([first, replace(other, folder=tmp_path / "o")]).differences == [
+        "the code"
+    ]
 
 
 def test_every_measure_is_known_by_its_own_files():

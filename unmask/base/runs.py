@@ -191,8 +191,8 @@ def _compare_code(before: RunRecord, now: RunRecord) -> list[str]:
     """What differs between the code of two runs; nothing where it was not recorded."""
     if not before.code or not (changes := compare_digests(before.code, now.code)):
         return []
-    pythons = ({"Python": each.versions.get("python")} for each in (before, now))
-    return changes + compare_values(*pythons)  # another one has other bytecode
+    old, new = ({"Python": each.versions.get("python")} for each in (before, now))
+    return changes + compare_values(old, new)  # another one has other bytecode
 
 
 def compare_values(

@@ -100,9 +100,9 @@ def _digest_contents(sweep: Sweep) -> dict[str, dict[str, str]]:
     made = [*(cell.recipe for cell in sweep.cells), *sweep.measures.values()]
     paths = dict.fromkeys(path for each in made for path in _list_contents(each))
     digests = {path: {"contents": digest_path(path)} for path in paths}
-    for model in {cell.recipe.start.model for cell in sweep.cells} - {None}:
+    for model in dict.fromkeys(cell.recipe.start.model for cell in sweep.cells):
         with suppress(UserError):  # a model that cannot be read is its cells' failure
-            digests[model] = digest_model(model)
+            digests |= {} if model is None else {model: digest_model(model)}
     return digests
 
 
