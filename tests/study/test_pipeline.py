@@ -346,7 +346,8 @@ def test_fresh_leaves_a_corpus_alone_that_the_study_did_not_make(place, tmp_path
     own = run / "data" / "corpus" / "own.jsonl"
     own.parent.mkdir(parents=True)
     own.write_text("somebody's own")
-    begin(StudySettings(size="quick", facts=2, device="cpu"), run, fresh=True)
+    with pytest.raises(unmask.UserError, match="corpus already exists and would be overwritten"):
+        run_study(StudySettings(size="quick", facts=2, device="cpu"), run, fresh=True)
     assert own.read_text() == "somebody's own"
 
 
