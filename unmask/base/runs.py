@@ -152,8 +152,9 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _refuse_unknown(folder: Path, patterns: Iterable[str]) -> None:
     """Refuse files where no record is: nobody knows whose they are, and what made them."""
-    left = sorted(path for pattern in patterns for path in folder.glob(pattern))
-    if left := [path for path in left if not is_passing(path)]:
+    known = sorted(path for pattern in patterns for path in folder.glob(pattern))
+    left = [path for path in known if not is_passing(path)]
+    if left and not (folder / RECORD).is_file():  # of another rank, which has just begun
         raise RunRefusedError(
             f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} of a run that wrote it: "
             "choose another folder with --out, or remove what is there."
