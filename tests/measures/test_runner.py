@@ -14,7 +14,7 @@ from unmask import UserError
 from unmask.base.reading import read_json_object
 from unmask.base.runs import compare_inputs
 from unmask.cli.verbs import run_verb
-from unmask.measures import table
+from unmask.measures import runner, table
 from unmask.measures.inputs import RunFolders
 from unmask.measures.measure import Job
 from unmask.measures.runner import pool_results, pool_tables, read_result, run_measure
@@ -51,22 +51,22 @@ def test_the_command_that_draws_a_run_can_be_pasted(tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"draw it: unmask report '{out}'\n")
 
 
-def test_a_run_that_was_stopped_ends_like_one_that_never_was(tmp_path):
+def test_a_run_that_was_stopped_ends_like_one_that_never_was(tmp_path, monkeypatch):
     whole, _ = run(tmp_path / "whole")
 
     class StopError(Exception):
         pass
 
-    def fail() -> dict:
-        raise StopError
+    work = runner._work
 
-    def stop_at_two(inputs, settings):
-        for job in MEASURE.jobs(inputs, settings):
-            yield job if job.key != "two" else replace(job, work=fail)
+    def stop_at_two(job, parts):
+        if job.key == "two":
+            raise StopError
+        work(job, parts)
 
-    broken = replace(MEASURE, jobs=stop_at_two)
-    with pytest.raises(StopError):
-        run_measure(broken, CountingInputs(MODELS), CountingSettings(), tmp_path / "cut")
+    with monkeypatch.context() as patch, pytest.raises(StopError):
+        patch.setattr(runner, "_work", stop_at_two)
+        run(tmp_path / "cut")
     cut = read_result(tmp_path / "cut")
     assert not cut.is_complete and {row["model"] for row in cut.rows()} == {"one"}
     assert "cut short" in cut.section.blocks[0].text
@@ -222,10 +222,25 @@ def test_fresh_is_not_for_several_processes(tmp_path):
 def test_parts_without_a_record_are_refused(tmp_path):
     run(tmp_path)
     (tmp_path / "run.json").unlink()
-    with pytest.raises(UserError, match="holds counting.parquet but no run.json that says"):
-        run(tmp_path)
-    _, inputs = run(tmp_path, fresh=True)
-    assert inputs.worked == MODELS
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for fresh in (False, True):
+        with pytest.raises(UserError, match="holds counting.parquet but no run.json of a run"):
+            run(tmp_path, fresh=fresh)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_fresh_leaves_a_folder_alone_that_never_held_a_run(tmp_path):
+    """It took the user's own page."""
+    (tmp_path / ".run.json.0a1b2c3d.draft").write_text("left by a kill")
+    run(tmp_path, fresh=True)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "page.html").write_text("somebody's own")
+    with pytest.raises(UserError, match="holds page.html but no run.json of a run .* --out"):
+        run(own, fresh=True)
+    assert [path.read_text() for path in own.iterdir()] == ["somebody's own"]
+    run(own)
+    assert (own / "page.html").read_text() == "somebody's own"
 
 
 def test_inputs_are_compared_by_what_they_hold(tmp_path):

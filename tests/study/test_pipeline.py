@@ -297,6 +297,17 @@ def test_fresh_removes_the_study_and_nothing_else(
     assert code == 2 and "--resume and --fresh were both given" in printed
 
 
+def test_fresh_leaves_a_corpus_alone_that_the_study_did_not_make(place, tmp_path, stopped):
+    run = tmp_path / "run"
+    begin(place.study(), run)
+    own = run / "data" / "corpus" / "own.jsonl"
+    own.parent.mkdir(parents=True)
+    own.write_text("somebody's own")
+    with pytest.raises(unmask.UserError, match="corpus already exists and would be overwritten"):
+        run_study(StudySettings(size="quick", facts=2, device="cpu"), run, fresh=True)
+    assert own.read_text() == "somebody's own"
+
+
 def test_a_study_in_use_is_refused(place, tmp_path, stopped):
     """Be it the study's folder or that of a stage, which must not count as not measured."""
     run = tmp_path / "run"

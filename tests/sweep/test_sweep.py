@@ -5,7 +5,7 @@ import multiprocessing
 import shutil
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +17,16 @@ from typer.testing import CliRunner
 import unmask
 from tests.sweeps import BOUND, CHANGES, write_sweep
 from unmask.base.errors import UserError
-from unmask.base.locks import claim
+from unmask.base.locks import RunRefusedError, claim
+from unmask.base.runs import make_record, write_record
 from unmask.base.tables import read_table
 from unmask.blocks.blocks import Figure
 from unmask.cli.main import app
+from unmask.data.corpus import save_corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.evaluation.statistics import Clusters, estimate_mean
 from unmask.sweep.compare import SCHEMA, TABLE, describe_sweep, draw_sweep
+from unmask.sweep.folder import open_folder
 from unmask.sweep.grid import MeasureEntry, read_sweep
 from unmask.sweep.run import (
     CELLS,
@@ -124,6 +128,44 @@ def test_a_cell_goes_on_where_it_stopped(finished, copied):
     assert [vars(row.value) for row in compare_sweep(read_sweep(file), out)["bound"]] == [
         vars(row.value) for row in compare_sweep(read_sweep(file), whole)["bound"]
     ]
+
+
+def test_data_that_cells_were_made_from_are_known_by_content(copied):
+    """With one cell done and the data replaced, seeds of two corpora were pooled."""
+    kept, out = copied
+    text = kept.parent / "text.jsonl"
+    before = text.read_text()
+    try:
+        text.write_text(before.replace("cat", "dog"))
+        with pytest.raises(
+            RunRefusedError, match=r"the contents of \S*text.jsonl changed.: choose"
+        ):
+            run_sweep(kept, out, device="cpu")
+        # Nothing was made from them yet in a folder without cells.
+        shutil.rmtree(out / CELLS)
+        open_folder(read_sweep(kept), out, "cpu")
+        open_folder(read_sweep(kept), out, "cpu")
+    finally:
+        text.write_text(before)
+
+
+def test_training_data_are_known_by_content(tmp_path):
+    corpus = tmp_path / "corpus"
+    save_corpus(make_reversal_corpus(2, 0), corpus, tokenizer=None)
+    changes = CHANGES | {"data": {"source": "facts", "path": str(corpus), "context": 32}}
+    more = {"recipe": "reversal-mdm", "grids": [{"seed": [0, 1]}], "figures": []}
+    file = write_sweep(tmp_path, changes=changes, **more)
+    out = tmp_path / "out"
+    sweep = read_sweep(file)
+    open_folder(sweep, out, "cpu")
+    first = out / CELLS / sweep.cells[0].name / "train"
+    first.mkdir(parents=True)
+    write_record(first, make_record("train", asdict(sweep.cells[0].recipe)))
+    open_folder(sweep, out, "cpu")
+    facts = next(corpus.glob("train.jsonl"))
+    facts.write_text(facts.read_text().replace("the", "thy"))
+    with pytest.raises(RunRefusedError, match=r"the contents of \S*corpus changed"):
+        open_folder(sweep, out, "cpu")
 
 
 def test_a_failing_cell_is_told_and_the_rest_goes_on(tmp_path):

@@ -157,7 +157,7 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
     out = tmp_path / "my run"
     unmask.train(make_recipe(**SHORT), out, device="cpu")
     unmask.train(make_recipe(**SHORT, seed=1), tmp_path / "other", device="cpu")
-    notes = [out / "notes.txt", out / "checkpoints" / "notes.txt"]
+    notes = [out / "notes.txt", out / "checkpoints" / "notes.txt", out / "loss.txt"]
     for path in notes:
         path.write_text("somebody's own")
     with pytest.raises(UserError, match="--resume '.*/my run', begin anew with --fresh"):
@@ -170,12 +170,21 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
         (each / "model" / "model.safetensors").read_bytes() for each in (out, tmp_path / "other")
     ]
     assert weights[0] == weights[1]
-    assert [path.read_text() for path in notes] == ["somebody's own"] * 2
+    assert [path.read_text() for path in notes] == ["somebody's own"] * 3
     with pytest.raises(UserError, match="--resume and --fresh were both given"):
         resume(out, fresh=True)
     write_json(out / "run.json", read_json(out / "run.json") | {"verb": "recall"})
     with pytest.raises(UserError, match="holds no training run: choose another folder"):
         unmask.train(make_recipe(**SHORT), out, device="cpu", fresh=True)
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "metrics.jsonl", "loss.txt"])
+def test_fresh_leaves_a_folder_alone_that_never_held_a_run(name, tmp_path):
+    """It took the user's own recipe and metrics."""
+    (tmp_path / name).write_text("somebody's own")
+    with pytest.raises(UserError, match="is not empty and has no run.json .*: choose another"):
+        unmask.train(make_recipe(**SHORT), tmp_path, device="cpu", fresh=True)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["somebody's own"]
 
 
 def test_a_run_in_use_is_refused(tmp_path):

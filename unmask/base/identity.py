@@ -52,6 +52,16 @@ def digest_file(path: str | Path) -> str:
     return digest
 
 
+def digest_path(path: str | Path) -> str:
+    """A digest of a file, or of the files in a folder with their names, hidden ones apart."""
+    path = Path(path)
+    if path.is_file():
+        return digest_file(path)
+    files = {each.relative_to(path): each for each in sorted(path.rglob("*")) if each.is_file()}
+    known = {name: each for name, each in files.items() if not str(name).startswith(".")}
+    return digest_values((str(name), digest_file(each)) for name, each in known.items())
+
+
 def digest_values(values: Iterable[object]) -> str:
     """A digest of texts, numbers, bytes and frozen dataclasses of them, in this order."""
     digest = hashlib.sha256()

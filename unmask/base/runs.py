@@ -17,6 +17,7 @@ from unmask import __version__
 from unmask.base.config import SettingsError, build, check_values
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists, remove_files, write_json
+from unmask.base.locks import PATTERN as LOCKS
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.base.reading import read_json_object
 
@@ -58,6 +59,8 @@ class RunRecord:
     settings: dict
     inputs: dict = field(default_factory=dict)
     """What the run was made from: names and places, and digests of contents."""
+    code: Digests = field(default_factory=dict)
+    """Digests of the code that made it, by what it is of; empty in records of earlier versions."""
     tables: dict = field(default_factory=dict)
     """The schema of each table."""
     versions: dict
@@ -70,8 +73,13 @@ def make_record(
     inputs: Mapping[str, Any] | None = None,
     tables: Mapping[str, str] | None = None,
     device: str | None = None,
+    code: Digests | None = None,
+    packages: Mapping[str, str] | None = None,
 ) -> RunRecord:
-    """The record of a run that begins now; of a `device`, it says which chip that is."""
+    """The record of a run that begins now; of a `device`, it says which chip that is.
+
+    `packages` are versions of packages that take part, beside this one's.
+    """
     from unmask.base.devices import describe_device
 
     machine = "" if device is None else describe_device(device)
@@ -81,8 +89,9 @@ def make_record(
         verb=verb,
         settings=dict(settings),
         inputs=dict(inputs or {}),
+        code=dict(code or {}),
         tables=dict(tables or {}),
-        versions=versions | {"torch": version("torch"), "machine": machine},
+        versions=versions | {"torch": version("torch"), "machine": machine, **(packages or {})},
     )
 
 
@@ -105,8 +114,9 @@ def open_run(
 
     A folder that holds a run of other settings or contents is refused: its artefacts would be
     mixed up. Settings named in `loose` may differ. With `fresh` the run that is there is removed:
-    `files` are the patterns of all that such a run writes, and nothing else goes. `rank` of
-    `world` processes that share a run may be in the folder at once.
+    `files` are the patterns of all that such a run writes, and nothing else goes; a folder with
+    files and no record of a run is refused. `rank` of `world` processes that share a run may be in
+    the folder at once.
     """
     folder, files = Path(folder), tuple(files)
     if fresh and world > 1:
@@ -116,18 +126,17 @@ def open_run(
         )
     _refuse_foreign(folder)
     with lock_run(folder, rank, world):
-        if fresh:
-            if (folder / RECORD).is_file():
-                before = read_record(folder)
-                _check_verb(folder, before.verb, record.verb)
+        if not (folder / RECORD).is_file():
+            _refuse_unknown(folder, ["*"] if fresh else files)
+        elif fresh:
+            _check_verb(folder, read_record(folder).verb, record.verb)
             remove_files(folder, [*files, PAGE, RECORD])  # the record last: it is true of the rest
         else:
             check_run(folder, record, loose)
-            _check_left_over(folder, files)
         if not (folder / RECORD).is_file():
             write_record(folder, record)
         elif rank == 0:
-            note_version(folder)
+            note_versions(folder, record)
         yield folder
 
 
@@ -141,14 +150,20 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def _check_left_over(folder: Path, files: Iterable[str]) -> None:
-    """Refuse parts without a record: nobody knows what they were made from."""
-    left = sorted(path for pattern in files for path in folder.glob(pattern))
-    if left and not (folder / RECORD).is_file():
+def _refuse_unknown(folder: Path, patterns: Iterable[str]) -> None:
+    """Refuse files where no record is: nobody knows whose they are, and what made them."""
+    known = sorted(path for pattern in patterns for path in folder.glob(pattern))
+    left = [path for path in known if not is_passing(path)]
+    if left and not (folder / RECORD).is_file():  # of another rank, which has just begun
         raise RunRefusedError(
-            f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} that says what it was "
-            f"made from: {BEGIN_ANEW}."
+            f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} of a run that wrote it: "
+            "choose another folder with --out, or remove what is there."
         )
+
+
+def is_passing(path: Path) -> bool:
+    """Whether a file is a lock or a draft, as a process at work has them and a kill leaves them."""
+    return path.match(LOCKS) or path.match(".*.draft")
 
 
 def _check_verb(folder: Path, before: str, now: str) -> None:
@@ -168,9 +183,17 @@ def check_run(folder: str | Path, now: RunRecord, loose: frozenset[str] = frozen
     changes = compare_values(before.settings, now.settings, loose)
     changes += compare_values(before.tables, now.tables, what="the schema of the table ")
     # What is taken from the data depends on settings.
-    changes = changes or compare_inputs(before.inputs, now.inputs)
+    changes = changes or [*_compare_code(before, now), *compare_inputs(before.inputs, now.inputs)]
     if changes:
         raise RunRefusedError(f"{folder} holds another run ({'; '.join(changes)}): {BEGIN_ANEW}.")
+
+
+def _compare_code(before: RunRecord, now: RunRecord) -> list[str]:
+    """What differs between the code of two runs; nothing where it was not recorded."""
+    if not before.code or not (changes := compare_digests(before.code, now.code)):
+        return []
+    old, new = ({"Python": each.versions.get("python")} for each in (before, now))
+    return changes + compare_values(old, new)  # another one has other bytecode
 
 
 def compare_values(
@@ -189,8 +212,7 @@ def compare_values(
 
 def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between the inputs of two runs, a clause for each difference."""
-    old, new = (_flatten(inputs.get(DIGESTS, {})) for inputs in (before, now))
-    if not new:
+    if not now.get(DIGESTS):
         return compare_values(before, now)
     # Where inputs lie does not matter: the same contents may have been moved. Names of models do:
     # they stand in the tables.
@@ -200,12 +222,19 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     dtypes, dtypes_now = (each.get(DTYPES, {}) for each in (before, now))
     if changes := compare_values(dtypes, dtypes_now, what="the dtype of "):
         return changes
+    changes = compare_digests(before.get(DIGESTS, {}), now[DIGESTS])
+    if changes and before.get("data") != now.get("data"):
+        changes.append(f"data was {before.get('data')!r} and is now {now.get('data')!r}")
+    return changes
+
+
+def compare_digests(before: Digests, now: Digests) -> list[str]:
+    """What differs between digests, a clause for each."""
+    old, new, changes = _flatten(before), _flatten(now), list[str]()
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             verb = "appeared" if key not in old else "disappeared" if key not in new else "changed"
             changes.append(f"the {key[1]} of {key[0]} {verb}")
-    if changes and before.get("data") != now.get("data"):
-        changes.append(f"data was {before.get('data')!r} and is now {now.get('data')!r}")
     return changes
 
 
@@ -215,13 +244,18 @@ def _flatten(digests: Digests) -> dict[tuple[str, str], str]:
     }
 
 
-def note_version(folder: Path) -> None:
-    """Record that this version resumes a run of another one, and log it."""
+def note_versions(folder: Path, now: RunRecord) -> None:
+    """Record that other versions of packages resume a run than those that began it, and log it."""
     before = read_record(folder)
-    known = before.versions.get("resumed by unmask", before.versions.get("unmask"))
-    if known != __version__:
-        _log.warning("%s is a run of unmask %s, resumed by %s.", folder, known, __version__)
-        versions = before.versions | {"resumed by unmask": __version__}
+    versions = dict(before.versions)
+    for name in sorted(now.versions.keys() - {"python", "torch", "machine"}):
+        known, own = versions.get(f"resumed by {name}", versions.get(name)), now.versions[name]
+        if known not in (None, own):
+            versions[f"resumed by {name}"] = own
+            _log.warning("%s is a run of %s %s, resumed by %s.", folder, name, known, own)
+    if now.code and not before.code:
+        _log.warning("%s does not say what code made it: it cannot be compared.", folder)
+    if versions != before.versions:
         write_record(folder, replace(before, versions=versions))
 
 

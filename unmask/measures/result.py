@@ -160,12 +160,13 @@ def name_dtypes(records: Sequence[RunRecord]) -> str | None:
 
 
 def list_differences(results: Sequence[Result]) -> list[str]:
-    """Settings, data and versions that runs to be pooled were not all made with."""
+    """Settings, data, code and versions that runs to be pooled were not all made with."""
     known = fields(results[0].settings)
     names = [each.name for each in known if each.metadata.get("is_identity", True)]
     records = [record for each in results for record in each.records]
     values = {name: [record.settings.get(name) for record in records] for name in names}
     values["the data"] = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
+    values["the code"] = [record.code for record in records]
     values["the version of unmask"] = [record.versions.get("unmask") for record in records]
     return [name for name, each in values.items() if any(value != each[0] for value in each)]
 

@@ -11,8 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unmask.base.code import PLAIN, digest_code
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
+from unmask.base.identity import digest_file
 from unmask.base.locks import RunRefusedError
 from unmask.base.progress import track
 from unmask.base.runs import RunRecord, check_run, find_folder, make_record, open_run, read_record
@@ -20,7 +22,7 @@ from unmask.base.tables import Parts, has_rows, read_table, write_table
 from unmask.measures.contract import Inputs, Job, Rows, Tables
 from unmask.measures.result import FolderTables, Result, list_differences, name_dtypes, name_folders
 from unmask.measures.settings import MachineSettings
-from unmask.measures.table import find_measure
+from unmask.measures.table import find_distribution, find_measure, is_shipped, list_own_files
 from unmask.measures.trainings import join_trainings, stack_tables, unite
 
 if TYPE_CHECKING:
@@ -59,7 +61,13 @@ def run_measure(
     loose = frozenset(each.name for each in known if not each.metadata.get("is_identity", True))
     device = getattr(settings, "device", "cpu")
     record = make_record(
-        measure.name, settings.to_record(), inputs.record(), measure.tables, device
+        measure.name,
+        settings.to_record(),
+        inputs.record(),
+        measure.tables,
+        device,
+        _digest_code(measure, settings),
+        find_distribution(measure),
     )
     # Before jobs are made, which may ask a model.
     gives_way = not fresh and _gives_way(measure, folder, record, loose)
@@ -77,6 +85,24 @@ def run_measure(
     fresh = fresh or (world == 1 and gives_way)
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
         return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
+
+
+def _digest_code(measure: "Measure", settings: CheckedSettings) -> dict[str, dict[str, str]]:
+    """Digests of the code of a measure and of the functions among its settings, by what they are.
+
+    A measure's code are its own files and, where it is not this package's, its functions: those of
+    a notebook have no file, and several may be made in one.
+    """
+    files = list_own_files(measure)
+    own = {f"code in {path.name}": digest_file(path) for path in files}
+    if not is_shipped(measure):
+        functions = [each for each in vars(measure).values() if callable(each)]
+        own["functions"] = digest_code(*functions, measure.inputs)
+    return {"the measure": own} | {
+        f"the {name} given": {"code": digest_code(value)}
+        for name, value in vars(settings).items()
+        if not isinstance(value, (*PLAIN, tuple))
+    }
 
 
 def _gives_way(measure: "Measure", folder: Path, record: RunRecord, loose: frozenset[str]) -> bool:

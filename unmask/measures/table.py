@@ -7,9 +7,11 @@ Another package names its measure in its pyproject.toml:
 """
 
 import logging
-from functools import cache
+import sys
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unmask.base.errors import UserError, suggest
@@ -33,6 +35,8 @@ EXPERIMENTS = ("mending", "guidance", "correctors", "planted")
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 OTHERS = "Measures of other packages"
 _REGISTERED: "dict[str, Measure]" = {}
+_INSTALLED: "dict[str, tuple[Measure, dict[str, str]]]" = {}
+"""Measures of other packages, each with its package's version by name."""
 
 
 def list_measures() -> "dict[str, Measure]":
@@ -57,6 +61,33 @@ def add_measure(measure: "Measure") -> None:
     _REGISTERED[measure.name] = measure
 
 
+def is_shipped(measure: "Measure") -> bool:
+    """Whether a measure is this package's."""
+    is_known = any(measure.name in group for group in GROUPS.values())
+    return is_known and _import(measure.name) is measure
+
+
+def find_distribution(measure: "Measure") -> dict[str, str]:
+    """The version of the other package that a measure was installed with, by the package's name."""
+    if is_shipped(measure):
+        return {}
+    _import_all()
+    known, versions = _INSTALLED.get(measure.name, (None, {}))
+    return versions if known is measure else {}
+
+
+def list_own_files(measure: "Measure") -> list[Path]:
+    """The files of a measure alone, not those that it shares; none of one without a file."""
+    home = Path(__file__).parent
+    if is_shipped(measure):
+        if measure.name in EXPERIMENTS:
+            return sorted(home.parent.glob(f"experiments/{measure.name}/*.py"))
+        return sorted(home.glob(f"{measure.name}*.py"))
+    jobs = measure.jobs.func if isinstance(measure.jobs, partial) else measure.jobs
+    file = getattr(sys.modules.get(jobs.__module__), "__file__", None)
+    return [Path(file)] if file is not None and Path(file).is_file() else []
+
+
 def _import(name: str) -> "Measure":
     home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
     return import_module(f"unmask.{home}").MEASURE
@@ -78,4 +109,6 @@ def _import_all() -> "dict[str, Measure]":
             )
             continue
         measures.setdefault(measure.name, measure)
+        if point.dist is not None:
+            _INSTALLED[measure.name] = measure, {point.dist.name: point.dist.version}
     return measures

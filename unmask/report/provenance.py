@@ -52,7 +52,7 @@ def _list_inputs(record: RunRecord) -> Iterator[tuple[str, str]]:
         if key != DIGESTS:
             yield key, show_value(value)
     yield from ((key, str(value)) for key, value in record.versions.items() if value)
-    for owner, parts in record.inputs.get(DIGESTS, {}).items():
+    for owner, parts in {**record.inputs.get(DIGESTS, {}), **record.code}.items():
         yield f"digests of {owner}", "; ".join(f"{part} {parts[part]}" for part in parts)
 
 

@@ -173,7 +173,8 @@ def _open(settings: StudySettings, out: Path, fresh: bool) -> Generator[StudyRun
         DIGESTS: digest_families(families) | {"the data": {"contents": contents}}
     }
     record = make_record("study", settings.to_record(), inputs, device=settings.device)
-    files = list_study_files(settings.data is None)
+    before = read_record(out).settings if (out / RECORD).is_file() else settings.to_record()
+    files = list_study_files(before.get("data") is None)
     with open_run(out, record, loose=frozenset({"device"}), files=files, fresh=fresh) as folder:
         if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
             _save_corpus(corpus, folder / CORPUS, families[0])

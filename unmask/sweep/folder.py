@@ -13,12 +13,15 @@ from typing import Any
 
 from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
-from unmask.base.files import write_json
+from unmask.base.files import path_exists, write_json
+from unmask.base.identity import digest_path
 from unmask.base.locks import RunRefusedError
 from unmask.base.reading import read_json_object
 from unmask.base.runs import (
+    DIGESTS,
     RECORD,
     check_run,
+    compare_digests,
     compare_values,
     make_record,
     read_record,
@@ -27,6 +30,7 @@ from unmask.base.runs import (
 from unmask.base.tables import read_table
 from unmask.blocks import tidy
 from unmask.measures.table import find_measure
+from unmask.net.families import digest_model
 from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import list_changes
@@ -47,25 +51,76 @@ _GO_ON = "correct it and repeat the command, what was trained is kept"
 def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
     """Make the folder of a sweep, or refuse one that holds another sweep.
 
-    What is drawn, how tables are read, and which measures there are may change.
+    What is drawn, how tables are read, and which measures there are may change; so may data that
+    nothing was made from yet.
     """
     values = json.loads(json.dumps(dict(sweep.values)))  # keys that are numbers become text
-    record = make_record("sweep", values, device=device)
+    digests = _digest_contents(sweep)
+    record = make_record("sweep", values, {DIGESTS: digests}, device=device)
     if (folder / RECORD).is_file():
         before = read_record(folder)
         if before.verb != record.verb:
             check_run(folder, record)
         changes = compare_values(before.settings, record.settings, _DRAWN)
         changes += _compare_measures(before.settings, record.settings, folder)
-        if changes := changes or _compare_recipes(sweep, folder):
+        old = before.inputs.get(DIGESTS, {})
+        used = [each for each in _list_used(sweep, folder) if each in old and each in digests]
+        changes = changes or _compare_recipes(sweep, folder)
+        changes += compare_digests(*({each: own[each] for each in used} for own in (old, digests)))
+        if changes:
             raise RunRefusedError(
                 f"{folder} holds another sweep ({'; '.join(changes)}): choose another folder with "
                 "--out, or take the change back."
             )
-        if before.settings == record.settings:
+        # A measure that was taken out of the file may come back.
+        record = replace(record, inputs={DIGESTS: {**old, **digests}})
+        if before.settings == record.settings and before.inputs == record.inputs:
             return
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
+
+
+def _list_contents(made: Recipe | MeasureEntry) -> list[str]:
+    """The files and folders that a training or a measure reads."""
+    if isinstance(made, Recipe):
+        named = [made.data.path, made.data.tokenizer]
+    else:
+        named = [made.data, *filter(_is_path, made.settings.values())]
+    return [each for each in named if each is not None and path_exists(each)]
+
+
+def _is_path(value: Any) -> bool:
+    """Whether a setting names a file: a folder may have any word's name."""
+    is_there = isinstance(value, str) and path_exists(value)
+    return is_there and ("/" in value or Path(value).is_file())
+
+
+def _digest_contents(sweep: Sweep) -> dict[str, dict[str, str]]:
+    """Digests of all that the cells and measures of a sweep read, by its path or model."""
+    made = [*(cell.recipe for cell in sweep.cells), *sweep.measures.values()]
+    paths = dict.fromkeys(path for each in made for path in _list_contents(each))
+    digests = {path: {"contents": digest_path(path)} for path in paths}
+    for model in dict.fromkeys(cell.recipe.start.model for cell in sweep.cells):
+        with suppress(UserError):  # a model that cannot be read is its cells' failure
+            digests |= {} if model is None else {model: digest_model(model)}
+    return digests
+
+
+def _list_used(sweep: Sweep, folder: Path) -> Iterator[str]:
+    """What was read already, by cells or measures that were begun."""
+    for cell in sweep.cells:
+        if any((folder / CELLS / cell.name / name / RECORD).is_file() for name in ("train", TRUNK)):
+            yield from _list_contents(cell.recipe)
+            yield from filter(None, [cell.recipe.start.model])
+    for name, entry in sweep.measures.items():
+        if _find_begun(name, folder) is not None:
+            yield from _list_contents(entry)
+
+
+def _find_begun(name: str, folder: Path) -> Path | None:
+    """The record of a run of a measure that some cell has begun; None where none has."""
+    patterns = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
+    return next((path for each in patterns for path in (folder / CELLS).glob(each)), None)
 
 
 def _compare_measures(
@@ -74,9 +129,7 @@ def _compare_measures(
     """What differs in how measures are run that some cell has run or begun to run."""
     olds, news = before["measures"], now["measures"]
     for name, entry in news.items():
-        patterns = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
-        begun = next((path for each in patterns for path in (folder / CELLS).glob(each)), None)
-        if begun is None:
+        if (begun := _find_begun(name, folder)) is None:
             continue
         if name in olds:
             old, new = ({key: each[name].get(key) for key in _RUN} for each in (olds, news))

@@ -10,7 +10,6 @@ from typing import Any
 from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import remove_files
-from unmask.base.locks import PATTERN as LOCKS
 from unmask.base.locks import RunRefusedError
 from unmask.base.reading import read_json_object
 from unmask.base.runs import (
@@ -18,8 +17,9 @@ from unmask.base.runs import (
     RECORD,
     RunRecord,
     compare_inputs,
+    is_passing,
     make_record,
-    note_version,
+    note_versions,
     write_record,
 )
 from unmask.net.families import digest_model
@@ -38,7 +38,8 @@ FILES = (
     "model/*.safetensors",
     "model/*.json",
     "bad-step-*.safetensors",
-    "loss.*",
+    "loss.png",
+    "loss.pdf",
     "tensorboard/events.*",
 )
 """Patterns of all that a run leaves in its folder."""
@@ -54,25 +55,26 @@ def describe_inputs(job: TrainingJob) -> dict[str, Any]:
 
 def refuse_used(folder: Path, fresh: bool) -> None:
     """Raise where no new run may begin: with `fresh` a folder may hold an older one."""
-    if fresh:
-        if (folder / RECORD).is_file() and _read_record(folder).verb != "train":
-            raise UserError(f"{folder} holds no training run: choose another folder with --out.")
-    elif (folder / RECORD).is_file():
+    if not (folder / RECORD).is_file():
+        if folder.is_dir() and not all(map(is_passing, folder.iterdir())):
+            raise UserError(
+                f"{folder} is not empty and has no {RECORD} of a run that wrote what is there: "
+                "choose another folder with --out."
+            )
+    elif not fresh:
         raise UserError(
             f"{folder} already holds a run: resume it by --resume "
             f"{shlex.quote(str(folder))}, begin anew with "
             "--fresh, or choose another folder with --out."
         )
-    elif folder.is_dir() and not all(
-        path.match(LOCKS) or path.match(".*.draft") for path in folder.iterdir()
-    ):
-        raise UserError(f"{folder} is not empty: choose another folder with --out.")
+    elif _read_record(folder).verb != "train":
+        raise UserError(f"{folder} holds no training run: choose another folder with --out.")
 
 
 def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bool) -> None:
     """Make the folder of a new run; one that already holds a run is refused, or removed."""
     refuse_used(folder, fresh)
-    if fresh and (folder / RECIPE).is_file():
+    if (folder / RECORD).is_file():
         remove_files(folder, [*FILES, RECORD])
     # With the recipe alone a run can be resumed, with the record alone it could not.
     write_recipe(recipe, folder / RECIPE)
@@ -117,11 +119,11 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
 def record_changes(folder: Path, recipe: Recipe, inputs: Mapping[str, Any]) -> None:
     """Write what a run is resumed with into the folder's recipe and record."""
     write_recipe(recipe, folder / RECIPE)
-    record = make_record("train", asdict(recipe), inputs)
+    record = now = make_record("train", asdict(recipe), inputs)
     if (folder / RECORD).is_file():
         record = replace(_read_record(folder), settings=record.settings, inputs=record.inputs)
     write_record(folder, record)
-    note_version(folder)
+    note_versions(folder, now)
 
 
 def _read_record(folder: Path) -> RunRecord:
