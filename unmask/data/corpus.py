@@ -34,6 +34,7 @@ from unmask.data.facts import (
     write_facts,
 )
 from unmask.data.tokenizer import Tokenizer
+from unmask.data.unknown import describe_unknown
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 FAR = "_far"
@@ -139,6 +140,10 @@ def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> 
     yield from find_mixed_ids(true)
     yield from find_repeated_subjects(fact for facts in questions for fact in facts)
     yield from dict(find_leaks(corpus)).values()
+    if tokenizer is not None:
+        texts = dict.fromkeys(fact.text for facts in corpus.splits.values() for fact in facts)
+        if unknown := describe_unknown(tokenizer, texts):
+            yield unknown
     answers = {(fact.fact_id, fact.direction): fact.object for fact in true}
     for split, facts in corpus.splits.items():
         is_test = split in corpus.tests or split.startswith("both_")
