@@ -28,24 +28,23 @@ def find_stated(texts: Iterable[str], facts: Iterable[Fact]) -> Iterator[tuple[s
         for word in set(line.split()):
             holding.setdefault(word, set()).add(number)
     # 2. The forms of each fact's two sides, and the questions that training should not answer.
-    forms: dict[tuple[str, str], dict[str, str]] = {}
+    forms: dict[tuple[str, str], dict[str, None]] = {}
     asked: dict[tuple[str, str, str], None] = {}
     for fact in facts:
         given, answer = fact.prompt[slice(*fact.subject_span)], fact.completion
         for plain, form in (fact.subject, given), (fact.object, answer[slice(*fact.object_span)]):
-            own = forms.setdefault((fact.fact_id, plain), {})
-            own |= {f" {_ARTICLE.sub('', join_words(each))} ": each for each in (plain, form)}
+            forms.setdefault((fact.fact_id, plain), {}).update({plain: None, form: None})
         if fact.trained == "reverse":
             asked[fact.fact_id, fact.subject, fact.object] = None
     # 3. The texts that name the one side, and after it the other.
     for fact_id, subject, object_ in asked:
         stated = dict[int, tuple[str, str]]()
-        for given, answer in product(forms[fact_id, subject], forms[fact_id, object_]):
+        for pair in product(forms[fact_id, subject], forms[fact_id, object_]):
+            given, answer = (f" {_ARTICLE.sub('', join_words(form))} " for form in pair)
             words = {*given.split(), *answer.split()}
             sets = sorted((holding.get(word, set()) for word in words), key=len)
             for number in set.intersection(*sets) if given.strip() and answer.strip() else ():
                 if _states(*lines[number], given, answer):
-                    pair = forms[fact_id, subject][given], forms[fact_id, object_][answer]
                     stated.setdefault(number, pair)
         for number, (given, answer) in sorted(stated.items()):
             yield (
@@ -57,8 +56,11 @@ def find_stated(texts: Iterable[str], facts: Iterable[Fact]) -> Iterator[tuple[s
 
 def _states(text: str, line: str, given: str, answer: str) -> bool:
     """Whether a text, of which `line` is the words, names the one side and after it the other."""
-    first = line.find(given)
-    if 0 <= first <= line.find(answer) - len(given) + 1:
-        return True
+    end = line.find(given) + len(given) - 1  # the blank after it may be the one before the answer
+    if given not in line or line.rfind(answer) < end:
+        return False
     sentences = (f" {join_words(each)} " for each in _ENDS.split(text))
-    return any(0 <= each.find(given) <= each.rfind(answer) - len(given) + 1 for each in sentences)
+    return line.find(answer) >= end or any(
+        given in each and each.rfind(answer) >= each.find(given) + len(given) - 1
+        for each in sentences
+    )
