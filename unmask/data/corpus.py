@@ -136,7 +136,7 @@ def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> 
     questions = (facts for split, facts in corpus.splits.items() if split not in TRAINING)
     yield from find_mixed_ids(true)
     yield from find_repeated_subjects(fact for facts in questions for fact in facts)
-    yield from (said for _, said in find_leaks(corpus))
+    yield from (sentence for _, sentence in find_leaks(corpus))
     if tokenizer is not None:
         texts = dict.fromkeys(fact.text for facts in corpus.splits.values() for fact in facts)
         if unknown := describe_unknown(tokenizer, texts):

@@ -29,15 +29,15 @@ def find_stated(texts: Iterable[str], facts: Iterable[Fact]) -> Iterator[tuple[s
             holding.setdefault(word, set()).add(number)
     # 2. The forms of each fact's two sides, and the questions that training should not answer.
     forms: dict[tuple[str, str], dict[str, None]] = {}
-    asked: dict[tuple[str, str, str], None] = {}
+    questions: dict[tuple[str, str, str], None] = {}
     for fact in facts:
         given, answer = fact.prompt[slice(*fact.subject_span)], fact.completion
         for plain, form in (fact.subject, given), (fact.object, answer[slice(*fact.object_span)]):
             forms.setdefault((fact.fact_id, plain), {}).update({plain: None, form: None})
         if fact.trained == "reverse":
-            asked[fact.fact_id, fact.subject, fact.object] = None
+            questions[fact.fact_id, fact.subject, fact.object] = None
     # 3. The texts that name the one side, and after it the other.
-    for fact_id, subject, object_ in asked:
+    for fact_id, subject, object_ in questions:
         stated = dict[int, tuple[str, str]]()
         for pair in product(forms[fact_id, subject], forms[fact_id, object_]):
             given, answer = (f" {_ARTICLE.sub('', join_words(form))} " for form in pair)

@@ -23,7 +23,7 @@ from unmask.blocks.blocks import (
     Text,
     is_clear,
 )
-from unmask.measures.contract import Summary, Tables
+from unmask.measures.contract import LEAKS, Summary, Tables
 
 if TYPE_CHECKING:
     import pyarrow
@@ -87,6 +87,8 @@ class Result(Shown):
         if self.differences:
             differences = ", ".join(self.differences)
             blocks.append(Notice(f"The runs that are shown together differ in {differences}."))
+        leaks = (record.inputs.get(LEAKS, {}).values() for record in self.records)
+        blocks += [Notice(text) for text in dict.fromkeys(text for each in leaks for text in each)]
         try:
             described = measure.make_section(self)
         except UserError as error:
