@@ -22,22 +22,34 @@ def read_shown_texts(place: str) -> Iterator[str]:
 
     Data are left out that have changed since, that are not where they were, or that are long.
     """
-    if not (training := read_training(place)):
-        return
-    record = build(RunRecord, training, place)
-    recipe = build(Recipe, record.settings, place)
+    seen: set[str] = set()
+    start: str | None = place
+    while start is not None and start not in seen and (training := read_training(start)):
+        seen.add(start)
+        try:
+            record = build(RunRecord, training, start)
+            recipe = build(Recipe, record.settings, start)
+        except UserError:
+            return  # a later version's, say
+        if (examples := _read_same(start, record, recipe)) is not None:
+            yield from _list_texts(examples)
+        start = recipe.start.model
+
+
+def _read_same(place: str, record: RunRecord, recipe: Recipe) -> Examples | None:
+    """The data of a run; None where they cannot be read, are long, or are not what they were."""
     try:
         tokenizer = Tokenizer.load(find_model(place).path, mask="if any")
         examples = read_examples(recipe.data, tokenizer)
     except UserError:
-        examples = None  # what cannot be read any more is not known
-    if examples is not None and examples.num_rows * recipe.data.context <= MOST_TOKENS:
-        now, before = examples.digest(), dict(record.inputs.get(DIGESTS, {}).get("the data", {}))
-        # The model's own tokenizer may have a mask more than that of its data.
-        if all(now[part] == before.get(part) for part in now if part != "tokenizer"):
-            yield from _list_texts(examples)
-    if recipe.start.model is not None:
-        yield from read_shown_texts(recipe.start.model)
+        return None
+    if examples.num_rows * recipe.data.context > MOST_TOKENS:
+        return None
+    # The model's own tokenizer may have a mask more than that of its data.
+    digests = {part: each for part, each in examples.digest().items() if part != "tokenizer"}
+    before = record.inputs.get(DIGESTS)
+    before = before.get("the data") if isinstance(before, dict) else None
+    return examples if isinstance(before, dict) and digests.items() <= before.items() else None
 
 
 def _list_texts(examples: Examples) -> Iterator[str]:
