@@ -87,8 +87,9 @@ class Result(Shown):
         if self.differences:
             differences = ", ".join(self.differences)
             blocks.append(Notice(f"The runs that are shown together differ in {differences}."))
-        leaks = (record.inputs.get(LEAKS, {}).values() for record in self.records)
-        blocks += [Notice(text) for text in dict.fromkeys(text for each in leaks for text in each)]
+        recorded = (record.inputs.get(LEAKS) for record in self.records)
+        leaks = [str(text) for own in recorded if isinstance(own, dict) for text in own.values()]
+        blocks += map(Notice, dict.fromkeys(leaks))
         try:
             described = measure.make_section(self)
         except UserError as error:
