@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.taught import teach
 from unmask import Fact, Tokenizer, UserError, read_facts
 from unmask.cli.main import app
 from unmask.data.batches import encode_rows
@@ -22,6 +23,8 @@ from unmask.data.facts import (
 from unmask.data.shards import write_shards
 from unmask.data.sources import find_own_problems, name_tests, read_asked
 from unmask.measures.inputs import find_corpus, name_splits
+from unmask.tracing.question import ask
+from unmask.tracing.settings import Tracing
 from unmask.training.examples import read_examples
 from unmask.training.recipe import DataSettings
 
@@ -341,3 +344,41 @@ def test_a_subject_named_twice_must_be_chosen(tmp_path, capsys):
     with pytest.raises(UserError, match="2 facts have this id"):
         mixed = "subject,object,prompt,fact_id\nA,B,{} is,x\nC,D,{} is,x\n"
         read_asked(write(tmp_path, "d.csv", mixed))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "completion"),
+    [
+        ("The capital of {} is", "Lumen Bay", " Lumen Bay"),
+        ("{}的首都是", "东京", "东京"),
+        ("{} の首都は", "Tokyo", "Tokyo"),
+        ("เมืองหลวงของ {} คือ", "โตเกียว", "โตเกียว"),
+        ("In Chinese {} is", "日本", "日本"),
+        ("{}의 수도는", "도쿄", " 도쿄"),  # Korean has spaces
+    ],
+)
+def test_no_space_is_put_where_a_script_has_none(tmp_path, prompt, answer, completion):
+    """And the answer has tokens of its own all the same, which follow those of the prompt."""
+    fact = Fact.of("X", answer, prompt)
+    assert fact.completion == completion and fact.completion[slice(*fact.object_span)] == answer
+    (read,) = read_facts(write(tmp_path, "a.csv", f"{HEAD}\nX,{answer},{prompt}\n"))
+    assert (read.prompt, read.completion, read.object_span) == (
+        *(fact.prompt, fact.completion), fact.object_span
+    )  # fmt: skip
+    tokenizer = Tokenizer.train([fact.text] * 9, 300)  # knows the whole text as few tokens
+    tokens = tokenize_fact(fact, tokenizer)
+    given, answered = tokens.ids[: tokens.prompt_length], tokens.ids[tokens.prompt_length :]
+    assert given == tokenizer.encode(fact.prompt).ids
+    assert [tokenizer.decode(each) for each in (given, answered)] == [fact.prompt, completion]
+    assert tokens.object[0] >= len(given) and tokens.object[1] == len(tokens.ids)
+    (row,) = encode_rows([fact], tokenizer, 64).tokens
+    assert row[: len(tokens.ids)].tolist() == tokens.ids
+
+
+def test_answers_without_a_space_are_traced():
+    fact = Fact.of("日本", "东京", "{}的首都是")
+    tokenizer = Tokenizer.train([fact.text] * 9, 300)
+    question = ask(teach([fact], tokenizer, False, 16, 32, 1), fact, None, None, Tracing())
+    tokens = tokenize_fact(fact, tokenizer)
+    answered = dict(enumerate(tokens.ids))
+    assert question.answer == {i: answered[i] for i in range(*tokens.object)}

@@ -59,6 +59,8 @@ class Column:
     has_sign: bool = False
     is_short: bool = False
     """Three significant digits instead of decimals, for values of any size."""
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    """What is possible: no end of an interval is shown beyond it."""
 
 
 CellValue = str | int | float | Interval | None
@@ -290,7 +292,9 @@ def format_value(value: CellValue, column: Column) -> str:
         mean = format_value(value.mean, column)
         if math.isnan(value.low) or math.isnan(value.high) or mean == "–":
             return mean
-        return f"{mean} [{format_value(value.low, column)}, {format_value(value.high, column)}]"
+        least, most = column.limits
+        ends = (max(value.low, least), min(value.high, most))
+        return f"{mean} [{', '.join(format_value(end, column) for end in ends)}]"
     scaled = 100 * value if column.is_percent else value
     sign = "+" if column.has_sign else ""
     if column.is_short:

@@ -80,12 +80,16 @@ def name_asked(row: Record) -> str:
     return name_split(row["split"])
 
 
-def say(value: Interval | Record, unit: str = "", digits: int = 2, has_sign: bool = False) -> str:
+def say(
+    value: Interval | Record, unit: str = "", digits: int = 2, has_sign: bool = False, **shown: Any
+) -> str:
     """A value, or a row's, in a sentence: "0.34 nats [0.12, 0.56]"; the units % and points are
-    shares × 100."""
+    shares × 100. `shown` are further fields of its `Column`."""
     value = value if isinstance(value, Interval) else to_interval(value)
     is_percent = unit in ("%", "points")
-    column = Column("", 0 if is_percent else digits, is_percent, has_sign or unit == "points")
+    column = Column(
+        "", 0 if is_percent else digits, is_percent, has_sign or unit == "points", **shown
+    )
     mean, bracket, ends = format_value(value, column).partition(" [")
     return f"{mean}{f' {unit}' if unit else ''}{bracket}{ends}"
 

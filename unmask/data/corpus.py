@@ -14,10 +14,8 @@ A corpus may lack some of them, and name other tests of its own. Answers in `…
 an inference that the training set does not support: a good model does not give them.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import product
 from pathlib import Path
 
 from unmask.base.config import build
@@ -28,12 +26,13 @@ from unmask.data.facts import (
     Fact,
     find_mixed_ids,
     find_repeated_subjects,
-    find_words,
     read_facts,
     tokenize_fact,
     write_facts,
 )
+from unmask.data.leaks import find_stated
 from unmask.data.tokenizer import Tokenizer
+from unmask.data.unknown import describe_unknown
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 FAR = "_far"
@@ -43,7 +42,6 @@ UNTRUE = ("_shuffled", "_false")
 """How splits end whose answers are not the true ones."""
 TRAINING = ("train", "choose")
 _WAYS = ("d2p", "p2d")
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,11 @@ def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> 
     questions = (facts for split, facts in corpus.splits.items() if split not in TRAINING)
     yield from find_mixed_ids(true)
     yield from find_repeated_subjects(fact for facts in questions for fact in facts)
-    yield from dict(find_leaks(corpus)).values()
+    yield from (sentence for _, sentence in find_leaks(corpus))
+    if tokenizer is not None:
+        texts = dict.fromkeys(fact.text for facts in corpus.splits.values() for fact in facts)
+        if unknown := describe_unknown(tokenizer, texts):
+            yield unknown
     answers = {(fact.fact_id, fact.direction): fact.object for fact in true}
     for split, facts in corpus.splits.items():
         is_test = split in corpus.tests or split.startswith("both_")
@@ -162,37 +164,9 @@ def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> 
 
 
 def find_leaks(corpus: Corpus) -> Iterator[tuple[str, str]]:
-    """Reversed facts that a training text shows the way they are asked: the id, and a sentence.
-
-    A text does so if it names what is given before what is asked for, each in its plain form or as
-    one of the reversed questions has it.
-    """
-    texts = list(dict.fromkeys(corpus.training_texts())) if "train" in corpus.splits else []
-    holding: dict[str, set[int]] = {}
-    for number, text in enumerate(texts):
-        for word in set(_WORD.findall(text)):
-            holding.setdefault(word, set()).add(number)
-    reversed_facts: dict[tuple[str, str], Fact] = {}
-    for split, facts in corpus.splits.items():
-        if split not in TRAINING and not split.endswith(UNTRUE):
-            for fact in (each for each in facts if each.trained == "reverse"):
-                given, answer = fact.prompt[slice(*fact.subject_span)], fact.completion
-                answer = answer[slice(*fact.object_span)]
-                for pair in product((fact.subject, given), (fact.object, answer)):
-                    reversed_facts.setdefault(pair, fact)
-    reported: set[str] = set()
-    for (given, answer), fact in reversed_facts.items():
-        words = _WORD.findall(f"{given} {answer}")
-        both = set.intersection(*(holding.get(word, set()) for word in words)) if words else set()
-        for number in sorted(both):
-            first, second = (find_words(texts[number], part) for part in (given, answer))
-            if first and second and first[0] < second[0] and fact.fact_id not in reported:
-                reported.add(fact.fact_id)
-                yield (
-                    fact.fact_id,
-                    (
-                        f"fact {fact.fact_id}: training shows {given!r} before {answer!r}, as the "
-                        f"reversed question does: {texts[number]!r:.160}"
-                    ),
-                )
-                break
+    """Training lines that state a reversed fact the way it is asked: its id, and a sentence."""
+    facts = [
+        fact for split, own in corpus.splits.items() if not split.endswith(UNTRUE) for fact in own
+    ]
+    trained = (fact.text for split in TRAINING for fact in corpus.splits.get(split, ()))
+    yield from find_stated(trained, facts)

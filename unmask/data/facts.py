@@ -13,7 +13,6 @@ ROME's known facts are read as they come: a JSON list of `subject`, `attribute` 
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,16 +27,14 @@ from unmask.base.files import replace_file
 from unmask.base.reading import read_csv, read_json, read_json_lines, refuse_unknown, require_text
 from unmask.base.unpacking import strip_packing
 from unmask.data.tokenizer import Encoded, Tokenizer
+from unmask.data.words import Span, find_words, put_space
 
 Direction = Literal["p2d", "d2p"]
 """What is given: p2d a name (a person; a description is asked), d2p a description."""
 Trained = Literal["same", "reverse"]
 """Whether training showed the fact in this direction, or only in the other one."""
-Span = tuple[int, int]
-"""A half-open range [b, e)."""
 OTHER_WAY: dict[str, Direction] = {"d2p": "p2d", "p2d": "d2p"}
 _PIECE = re.compile(r"\w+|[^\w\s]")
-_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +79,8 @@ class Fact:
             object: What is asked for.
             prompt: A text that ends before the object, `{}` standing for the subject (or with the
                 subject itself, once and as a word of its own).
-            completion: What follows the prompt; by default a space and the object.
+            completion: What follows the prompt; by default the object after a space, or after none
+                where the script of either has none (Chinese, Japanese, Thai).
             direction: What is given: "p2d" a name, "d2p" a description.
             trained: Whether training showed the fact in this direction or in the "reverse" one.
             fact_id: The same for all phrasings of a fact; by default made of subject and object.
@@ -153,7 +151,19 @@ def tokenize_facts(facts: Iterable[Fact], tokenizer: Tokenizer) -> Iterator[Fact
     while some := list(islice(rest, 1000)):
         texts = tokenizer.encode_batch([fact.text for fact in some])
         prompts = tokenizer.encode_batch([fact.prompt for fact in some])
-        yield from map(_join_tokens, some, texts, prompts)
+        for fact, whole, alone in zip(some, texts, prompts, strict=True):
+            has_space = put_space(fact.prompt, fact.completion) != fact.completion
+            if not has_space and whole.ids[: len(alone.ids)] != alone.ids:
+                # No space keeps the two apart, and models are given the prompt's own tokens.
+                whole = _append(alone, tokenizer.encode(fact.completion, added="nothing"), fact)
+            yield _join_tokens(fact, whole, alone)
+
+
+def _append(alone: Encoded, after: Encoded, fact: Fact) -> Encoded:
+    """The tokens of a prompt, and of its completion after them."""
+    start = len(fact.prompt)
+    offsets = [(begin + start, end + start) for begin, end in after.offsets]
+    return Encoded([*alone.ids, *after.ids], [*alone.offsets, *offsets])
 
 
 def _join_tokens(fact: Fact, whole: Encoded, alone: Encoded) -> FactTokens:
@@ -178,35 +188,6 @@ def find_tokens(offsets: list[Span], span: Span) -> Span:
     held = [i for i, (b, e) in enumerate(offsets) if b < span[1] and e > span[0]]
     assert held, (offsets, span)
     return held[0], held[-1] + 1
-
-
-def find_words(text: str, words: str) -> list[Span]:
-    """Where `text` holds `words` on their own: "Ann" is in "Ann's annex", not in "Annex"."""
-    spans: list[Span] = []
-    begin = text.find(words)
-    while begin >= 0 and words:
-        end = begin + len(words)
-        if not _joins(text, begin) and not _joins(text, end):
-            spans.append((begin, end))
-        begin = text.find(words, begin + 1)
-    return spans
-
-
-def _joins(text: str, at: int) -> bool:
-    """Whether the characters on both sides of a place belong to one word."""
-    return 0 < at < len(text) and _is_of_word(text[at - 1]) and _is_of_word(text[at])
-
-
-def is_unspaced(character: str) -> bool:
-    """Whether its script puts no spaces between words, so that no ends of words are seen."""
-    return unicodedata.name(character, "").startswith(_UNSPACED)
-
-
-def _is_of_word(character: str) -> bool:
-    if is_unspaced(character):
-        return False
-    is_mark = unicodedata.category(character).startswith("M")
-    return character.isalnum() or character == "_" or is_mark
 
 
 def place_subject(prompt: str, subject: str, where: str) -> Span:
@@ -340,7 +321,8 @@ def _to_fact(record: Mapping[str, Any], where: str) -> Fact:
         else:
             subject_span = place_subject(prompt, subject, where)
     has_one = "completion" in record
-    completion = require_text(record, "completion", where) if has_one else f" {object_}"
+    answer = put_space(prompt, object_)
+    completion = require_text(record, "completion", where) if has_one else answer
     if "object_span" in record:
         object_span = _check_span(record["object_span"], completion, "object_span", where)
     else:

@@ -1,5 +1,6 @@
 """Token shards: a text as flat files of ids on disk, memory-mapped, never all in memory."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -13,6 +14,9 @@ from unmask.base.errors import UserError
 from unmask.base.files import create_folder, write_json
 from unmask.base.reading import read_json_object
 from unmask.data.tokenizer import Tokenizer
+from unmask.data.unknown import Unknown
+
+_log = logging.getLogger(__name__)
 
 SHARDS_FORMAT = 1
 _DOCUMENTS_AT_ONCE = 512
@@ -30,6 +34,8 @@ class ShardsInfo:
     documents: int
     tokens: tuple[int, ...]
     """Tokens of each shard; shard i is the file `shard-{i:05d}.bin`."""
+    unknown: str = ""
+    """What the tokenizer lacks of the text, as a sentence."""
 
 
 def write_shards(
@@ -41,10 +47,11 @@ def write_shards(
     """Write the documents, each from its beginning to an end token, as a new folder of shards."""
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     counts: list[int] = []
+    unknown = Unknown(tokenizer)
     num_documents = 0
     with create_folder(folder) as draft:
         tokenizer.save(draft)
-        for ids, num in _encode(documents, tokenizer):
+        for ids, num in _encode(documents, tokenizer, unknown):
             num_documents += num
             tokens = np.asarray(ids, dtype)
             while len(tokens):
@@ -65,8 +72,11 @@ def write_shards(
             mask_id=tokenizer.mask_id,
             documents=num_documents,
             tokens=tuple(counts),
+            unknown=unknown.describe(),
         )
         write_json(draft / "shards.json", asdict(info))
+    if info.unknown:
+        _log.warning("%s: %s.", folder, info.unknown)
     return info
 
 
@@ -91,6 +101,8 @@ class Shards:
 
     def find_problems(self) -> Iterator[str]:
         """What is wrong with the tokens themselves, a sentence each; all of them are read."""
+        if self.info.unknown:
+            yield self.info.unknown
         for i, tokens in enumerate(self.maps):
             if (highest := int(tokens.max())) >= self.info.vocab_size:
                 name = _shard_path(self.folder, i).name
@@ -132,11 +144,17 @@ class Windows:
         return self.shards.maps[shard][start : start + self.context]
 
 
-def _encode(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
-    """Ids of some documents, joined by end tokens, and how many documents they were."""
+def _encode(
+    documents: Iterable[str], tokenizer: Tokenizer, unknown: Unknown
+) -> Iterator[tuple[list[int], int]]:
+    """Ids of some documents, joined by end tokens, and how many documents they were.
+
+    What the tokenizer lacks of them is counted in `unknown`.
+    """
     stream, before, after = iter(documents), tokenizer.beginning, tokenizer.closing
     while some := list(islice(stream, _DOCUMENTS_AT_ONCE)):
         rows = tokenizer.encode_documents(some)
+        unknown.add(some)
         yield [i for ids in rows for i in (*before, *ids, *after)], len(some)
 
 

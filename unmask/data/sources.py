@@ -124,7 +124,8 @@ def find_own_problems(path: str | Path, facts: list[Fact]) -> Iterator[str]:
     yield from find_mixed_ids(facts)
     yield from find_untold_directions(path)
     shown = [fact for fact in facts if fact.trained == "same"]
-    yield from dict(find_leaks(Corpus(str(path), {"train": shown, OWN: facts}))).values()
+    corpus = Corpus(str(path), {"train": shown, OWN: facts})
+    yield from (sentence for _, sentence in find_leaks(corpus))
     yield from find_repeated_subjects(facts)
     by_prompt: dict[str, list[str]] = {}
     for fact in facts:

@@ -20,6 +20,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.facts import Direction, Fact, tokenize_facts
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
+from unmask.data.words import put_space
 from unmask.editing.editor import give_object
 from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.questions import choose_length, require_tokenizer
@@ -320,12 +321,13 @@ def _name_case(record: Mapping[str, Any], where: str) -> str:
 def _place_freely(prompt: str, answer: str, fact_id: str) -> Fact:
     """A question whose subject is not marked: all of its prompt counts as subject."""
     prompt, answer = prompt.rstrip(), answer.strip()
+    completion = put_space(prompt, answer)
     return Fact(
         subject=prompt,
         object=answer,
         prompt=prompt,
-        completion=f" {answer}",
+        completion=completion,
         subject_span=(0, len(prompt)),
-        object_span=(1, 1 + len(answer)),
+        object_span=(len(completion) - len(answer), len(completion)),
         fact_id=fact_id,
     )

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import sparse
 
-from unmask.evaluation.metrics import is_contained_plainly, join_words, split_words
+from unmask.data.words import join_words, split_words
+from unmask.evaluation.metrics import is_contained_plainly
 
 ENOUGH = 0.5
 """The least part of an answer's distinctive words, and of its forms for a word to be among them."""

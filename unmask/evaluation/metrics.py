@@ -4,21 +4,16 @@ What an answer says, in whatever words around it, is `unmask.evaluation.contents
 """
 
 import math
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from unmask.data.facts import find_words, is_unspaced
 from unmask.data.sets_corpus import EMPTY
+from unmask.data.words import find_words, join_words
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
-
-
-_ASCII_WORD = re.compile("[a-z0-9]+")
 
 
 def is_contained(generation: str, completion: str) -> bool:
@@ -64,27 +59,6 @@ def has_first_name(generation: str, name: str) -> bool:
 
 def _has_words(generation: str, words: Sequence[str]) -> bool:
     return bool(find_words(join_words(generation), join_words(" ".join(words))))
-
-
-def join_words(text: str) -> str:
-    """A text without case and punctuation."""
-    return " ".join(split_words(text))
-
-
-def split_words(text: str) -> list[str]:
-    """The words of a text without case and punctuation, each letter one where none are spaced."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    if folded.isascii():
-        return _ASCII_WORD.findall(folded)
-    return "".join(map(_space, folded)).split()
-
-
-@lru_cache(maxsize=65_536)
-def _space(character: str) -> str:
-    """A character as it is split from others: a blank where it belongs to no word."""
-    if not character.isalnum() and not unicodedata.category(character).startswith("M"):
-        return " "
-    return f" {character} " if is_unspaced(character) else character
 
 
 def token_accuracy(generated: Sequence[int], answer: Sequence[int]) -> float:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 Described = ReportBlock | Number | FirstScreen
+LEAKS = "leaks"
+"""The entry of a run's inputs that says, by model, what its training gave away of the questions."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.runs import DIGESTS, DTYPES
-from unmask.measures.contract import Argument, Job
+from unmask.measures.contract import LEAKS, Argument, Job
 
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
@@ -116,7 +116,34 @@ class ModelInputs:
             DTYPES: {name: ", ".join(dict.fromkeys(own)) for name, own in dtypes.items()},
             "data": self.source,
             DIGESTS: digest_families(self.families) | {"the data": {"contents": self.digest}},
+            **self._record_leaks(),
         }
+
+    def _record_leaks(self) -> dict[str, Any]:
+        """A sentence on each model whose training stated facts the way they are asked in reverse.
+
+        As far as the record of its training says what that was.
+        """
+        from unmask.data.leaks import find_stated
+        from unmask.training.shown import read_shown_texts
+
+        if not isinstance(self.data, Questions):
+            return {}
+        questions = [fact for _, fact in self.data.facts() if fact.trained == "reverse"]
+        # Other lines of a fact name it in other forms.
+        others = [x for own in self.data.corpus.splits.values() for x in own if x.trained == "same"]
+        leaks = {}
+        for family in self.families if questions else ():
+            places = [place for place in family.members if isinstance(place, str)]
+            texts = (text for place in places for text in read_shown_texts(place))
+            if stated := dict(find_stated(texts, [*others, *questions])):
+                leaks[family.name] = (
+                    f"{family.name} was trained on lines that state {len(stated)} of the "
+                    f"{len({fact.fact_id for fact in questions})} facts that are asked in reverse: "
+                    f"for these, a right answer is repetition, no reversal. Such as: "
+                    f"{next(iter(stated.values()))}."
+                )
+        return {LEAKS: leaks} if leaks else {}
 
 
 def record_models(families: "Iterable[Family]") -> dict[str, Any]:

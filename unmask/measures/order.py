@@ -228,7 +228,7 @@ def _compare(rows: Rows, column: str, one: str, other: str, seed: int) -> Iterat
     """How much later some tokens of each model come than others, by fact."""
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
         sides = (tidy.select(own, **{column: each}) for each in (one, other))
-        if difference := compare_means(*sides, "when", seed):
+        if difference := compare_means(*sides, "when", seed, is_share=True):
             yield {"model": model, "kind": kind} | add_outcome(vars(difference))
 
 

@@ -50,8 +50,8 @@ TESTS = {"null_mean": "chance", "p_layers": "p over all layers", "p_family": "p 
 PROBE = ("model", "kind", "group", "reading", "fitted", "tested")
 ELICITED = Comparison(
     metrics={
-        "p_before": Quantity("p(object) before", is_short=True),
-        "p_after": Quantity("p(object) after", is_short=True),
+        "p_before": Quantity("p(object) before", is_short=True, limits=(0.0, 1.0)),
+        "p_after": Quantity("p(object) after", is_short=True, limits=(0.0, 1.0)),
         "elicited": Quantity("values with p(object) of ½ or more", "%", digits=0),
     },
     groups=(MODEL, KIND),

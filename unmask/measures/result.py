@@ -23,7 +23,7 @@ from unmask.blocks.blocks import (
     Text,
     is_clear,
 )
-from unmask.measures.contract import Summary, Tables
+from unmask.measures.contract import LEAKS, Summary, Tables
 
 if TYPE_CHECKING:
     import pyarrow
@@ -87,6 +87,9 @@ class Result(Shown):
         if self.differences:
             differences = ", ".join(self.differences)
             blocks.append(Notice(f"The runs that are shown together differ in {differences}."))
+        recorded = (record.inputs.get(LEAKS) for record in self.records)
+        leaks = [str(text) for own in recorded if isinstance(own, dict) for text in own.values()]
+        blocks += map(Notice, dict.fromkeys(leaks))
         try:
             described = measure.make_section(self)
         except UserError as error:

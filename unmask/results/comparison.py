@@ -11,6 +11,7 @@ column holds the variant, which variant stands against which control, and in wha
 one by one.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,8 @@ class Quantity:
     """Three significant digits instead of decimals."""
     least: float | None = None
     """What no mean can be below."""
+    limits: tuple[float, float] | None = None
+    """Between which values every interval is written; those of shares and points are known."""
 
     @property
     def is_percent(self) -> bool:
@@ -63,13 +66,22 @@ class Quantity:
         unit = "points" if is_difference and self.is_percent else self.unit
         label = f"{self.label}, {unit}" if unit else self.label
         has_sign = self.has_sign or is_difference
-        return Column(label, digits, self.is_percent, has_sign, self.is_short)
+        limits = self._limit(is_difference)
+        return Column(label, digits, self.is_percent, has_sign, self.is_short, limits)
 
     def say(self, row: tidy.Record, *, is_difference: bool = False) -> str:
         """A row's value with its interval, in a sentence."""
         unit = "points" if is_difference and self.is_percent else self.unit
         digits = 2 if self.digits is None else self.digits
-        return tidy.say(row, unit, digits, has_sign=is_difference or self.has_sign)
+        limits = self._limit(is_difference)
+        return tidy.say(row, unit, digits, is_difference or self.has_sign, limits=limits)
+
+    def _limit(self, is_difference: bool) -> tuple[float, float]:
+        """Between which values a mean, or a difference of two, can lie."""
+        least, most = self.limits or (-math.inf if self.least is None else self.least, math.inf)
+        if self.is_share or self.unit == "points":
+            least, most = (0.0 if self.is_share else -1.0), 1.0
+        return (least - most, most - least) if is_difference else (least, most)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from unmask.blocks.blocks import Outcome, RowRole, is_clear
@@ -131,7 +132,7 @@ def subtract_paired(
         paired = [[row for row in rows if row["fact"] in facts] for rows in paired]
         clusters = (cluster_rows(rows, column) for rows in paired)
         return add_outcome(subtract_clusters(*clusters, is_share=is_share))
-    difference = compare_means(*sides, column, 0) if all(sides) else None
+    difference = compare_means(*sides, column, 0, is_share=is_share) if all(sides) else None
     return None if difference is None else add_outcome(vars(difference))
 
 
@@ -141,13 +142,21 @@ def subtract_clusters(one: Clusters, other: Clusters, *, is_share: bool = True) 
     return vars(difference) | {"facts": one.sums.shape[1]}
 
 
-def compare_means(ours: Rows, theirs: Rows, column: str, seed: int) -> Difference | None:
-    """The mean of a column in our rows minus that in theirs, each fact's rows averaged first."""
+def compare_means(
+    ours: Rows, theirs: Rows, column: str, seed: int, *, is_share: bool = False
+) -> Difference | None:
+    """The mean of a column in our rows minus that in theirs, each fact's rows averaged first.
+
+    Of shares no difference lies beyond −1 or 1, and neither does its interval.
+    """
     sides = [
         {fact: sum(row[column] for row in own) / len(own) for fact, own in facts.items()}
         for facts in (group_by(ours, "fact"), group_by(theirs, "fact"))
     ]
-    return compare(*sides, seed=seed)
+    gap = compare(*sides, seed=seed)
+    if gap is None or not is_share:
+        return gap
+    return replace(gap, low=max(gap.low, -1.0), high=min(gap.high, 1.0))
 
 
 def cluster_rows(rows: Rows, column: str) -> Clusters:

@@ -11,6 +11,7 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.data.facts import Fact, place_subject, tokenize_fact
 from unmask.data.tokenizer import Tokenizer
+from unmask.data.words import put_space
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, NotTracedError, generate
@@ -82,14 +83,14 @@ def make_fact(prompt: str, subject: str, answer: str) -> Fact:
     answer = answer.strip()
     if not answer:
         raise UserError("the answer is empty: write what the model should say.")
-    space = "" if prompt.endswith(" ") else " "
+    completion = answer if prompt.endswith(" ") else put_space(prompt, answer)
     return Fact(
         subject=subject,
         object=answer,
         prompt=prompt,
-        completion=space + answer,
+        completion=completion,
         subject_span=place_subject(prompt, subject, "the prompt"),
-        object_span=(len(space), len(space + answer)),
+        object_span=(len(completion) - len(answer), len(completion)),
         fact_id="prompt",
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact, Span, find_tokens, place_subject
+from unmask.data.words import put_space
 from unmask.net.model import Model
 from unmask.tracing.corruption import Corrupted, get_corruption, hide
 from unmask.tracing.grid import TraceGrid
@@ -243,11 +244,13 @@ def _read_texts(
 
 
 def _encode_after(model: Model, before: str, words: str) -> list[int]:
-    """The tokens of words that follow a text, usually after a space."""
+    """The tokens of words that follow a text, usually after a space; else they are cut alone."""
     tokenizer, start = model.require_tokenizer(), model.require_tokenizer().encode(before).ids
     if before and words[:1].isalnum():
-        words = f" {words}"
+        words = put_space(before, words)
     whole = tokenizer.encode(before + words).ids
+    if whole[: len(start)] != start and put_space(before, words) == words:
+        return tokenizer.encode(words, added="nothing").ids
     if whole[: len(start)] != start:
         raise UserError(
             f"the text {before!r} and the answer {words!r} share a token: expected the answer to "

@@ -17,6 +17,7 @@ from unmask.data.facts import Fact
 from unmask.data.shards import Shards, Windows
 from unmask.data.sources import WORD_CORPORA, choose_trained, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
+from unmask.data.unknown import describe_unknown
 from unmask.net.model import Model
 from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
@@ -43,6 +44,8 @@ class Examples:
     """Where the rows are questions: for recall during training."""
     files: tuple[Path, ...] = ()
     """Where the rows lie, if they are too many to be held in memory."""
+    unknown: str = ""
+    """What the tokenizer lacks of the texts, as a sentence."""
 
     def digest(self) -> dict[str, str]:
         """Digests of everything that a run takes from its data, by what they are of."""
@@ -158,7 +161,8 @@ def _lay_out(
         return Batch(rows.tokens[chosen], *more)
 
     label = corpus.source if corpus else str(data.path)
-    return Examples(label, len(facts), tokenizer, take, corpus)
+    unknown = describe_unknown(tokenizer, (fact.text for fact in facts))
+    return Examples(label, len(facts), tokenizer, take, corpus, unknown=unknown)
 
 
 def _choose_facts(facts: Sequence[Fact], data: DataSettings) -> list[Fact]:
@@ -193,4 +197,11 @@ def _cut(shards: Shards, data: DataSettings, known: Tokenizer | None) -> Example
         chosen = np.stack([windows[number] for number in numbers])
         return Batch(torch.from_numpy(chosen.astype(np.int64)))
 
-    return Examples(str(Path(shards.folder)), len(windows), tokenizer, take, files=shards.files)
+    return Examples(
+        str(Path(shards.folder)),
+        len(windows),
+        tokenizer,
+        take,
+        files=shards.files,
+        unknown=shards.info.unknown,
+    )

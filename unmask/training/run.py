@@ -164,6 +164,8 @@ def _open_run(
     if not resumed:  # before the time that data and network take
         _let_leader(world, lambda: refuse_used(folder, fresh))
     job = prepare_job(recipe, world, sources)
+    if world.leads and job.examples.unknown:
+        _log.warning("%s: %s.", job.examples.label, job.examples.unknown)
 
     def open_folder() -> None:
         held.enter_context(lock_run(folder))
