@@ -105,11 +105,11 @@ def test_a_client_that_leaves_has_changed_nothing(explorer, event):
 
 
 def test_after_a_connection_the_server_says_which_edit_holds(explorer):
-    body, changes = {"model": "model", **BODY}, {"new": "Bashir Tobel"}
+    body, changes = {"model": "model", **BODY}, {"new": "Bashir Tobel", "search_steps": 60}
     with serve(explorer) as served:
         assert [name for name, _ in served.follow("edit", body)][-1] == "end"
         events = served.follow("edit", body | changes)
-        assert next(events)[0] == "before"
+        assert "before" in (name for name, _ in events)  # which leaves the loop there
         events.close()
         # It waits for the call before it, which the closed connection stops.
         status, text = served.ask("edits", {})

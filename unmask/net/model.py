@@ -64,7 +64,7 @@ class Blueprint:
         if not unknown and self.paradigm.has_mask and self.mask_id is None:
             yield f"a {self.kind} model needs a mask id, but has none"
         if not unknown and self.paradigm.noises_vectors and self.config.latent_width is None:
-            yield f"'kind' is {self.kind!r}, but the network takes tokens, not noised vectors"
+            yield f"'kind' is {self.kind!r}, but the network takes tokens and no vectors"
         if self.mask_id is not None and type(self.mask_id) is not int:
             yield f"the mask id is {self.mask_id!r}, expected an integer"
         elif self.mask_id is not None and not 0 <= self.mask_id < self.config.vocab_size:
