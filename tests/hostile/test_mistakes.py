@@ -28,6 +28,10 @@ SAMPLE = ("sample", "reversal-mdm", "They say", "--steps", "1", "--device", "cpu
         ([*SAMPLE, "--number", str(2**63)], "--number 9223372036854775808 .* 1 to 1,000,000 texts"),
         ([*SAMPLE, "--number", "1000001"], "expected 1 to 1,000,000 texts"),
         ([*SAMPLE, "--kind", "gaussian"], "'kind' is 'gaussian', but the network takes tokens"),
+        ([*SAMPLE, "--plant", "9" * 5000 + ":1: cat"], "expected STEP:POSITION:TEXT"),
+        (["sample", "reversal-mdm", "a [MASK]*" + "9" * 5000, "--infill"], "at most the context 44"),
+        ([*SAMPLE, "--save", ""], "cannot write '.': expected the path of a file"),
+        (["recall", "reversal-mdm", "--page", "x.txt"], "x.txt ends in .txt: expected .html"),
         (["info", "reversal-mdm", "--kind", "gaussian"], "reversal-mdm: 'kind' is 'gaussian'"),
     ],
 )
@@ -86,6 +90,27 @@ def test_places_that_are_addresses_or_not_utf8(place, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="cannot write"):
         run_verb(["recall", "reversal-mdm", "--out", place, "--limit", "1", "--device", "cpu"])
     assert not os.listdir(tmp_path)  # noqa: PTH208 - names as the system has them
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="cannot write .*pipe': expected the path of a file"):
+        run_verb([*SAMPLE, "--save", str(pipe)])
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("network.changes.layers=1000000000", "'layers' is 1000000000, expected at most 10,000"),
+        (f"data.vocab={2**63 - 1}", "expected at most 10,000,000"),
+    ],
+)
+def test_networks_and_vocabularies_that_nothing_holds(change, said, tmp_path):
+    small = "data={source: reversal, facts: 2, vocab: 600, context: 80}"
+    with pytest.raises(UserError, match=said):
+        run_verb(["train", "reversal-mdm", small, change, "--out", str(tmp_path / "run")])
 
 
 @pytest.mark.parametrize("task", ["folder", "./folder", "folder/"])

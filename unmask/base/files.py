@@ -30,8 +30,13 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @contextmanager
 def replace_file(path: str | Path) -> Generator[Path]:
-    """A path to write to, which becomes `path` when the block ends well and vanishes otherwise."""
+    """A path to write to, which becomes `path` when the block ends well and vanishes otherwise.
+
+    What is there and is no file stays: a device would be lost.
+    """
     path = Path(path)
+    if not path.name or (path.exists() and not path.is_file() and not path.is_dir()):
+        raise UserError(f"cannot write {str(path)!r:.200}: expected the path of a file.")
     with told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)

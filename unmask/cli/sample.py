@@ -155,7 +155,8 @@ def _read_plants(words: list[str]) -> dict[int, dict[int, str]]:
     for word in words:
         step, _, rest = word.partition(":")
         position, colon, text = rest.partition(":")
-        if not (step.isdecimal() and position.isdecimal() and colon and text):
+        are_numbers = all(each.isdecimal() and len(each) < 20 for each in (step, position))
+        if not (are_numbers and colon and text):
             raise UserError(
                 f"--plant {word!r:.60} was given: expected STEP:POSITION:TEXT, such as '3:10: cat'."
             )

@@ -41,6 +41,10 @@ def run_verb(
     from unmask.report.render_terminal import show_section
 
     out, shard, page = (extras[name] for name in ("out", "shard", "page"))
+    if page is not None:
+        from unmask.report.page import check_place
+
+        check_place(page)
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
         inputs = measure.inputs.read(given, settings)

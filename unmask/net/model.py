@@ -174,12 +174,12 @@ class Model(Shown):
         return kept
 
     def _count_masks(self, written: re.Match[str]) -> int:
-        count, context = int(written[1] or 1), self.net.config.context
-        if count > context:
+        text, context = written[1] or "1", self.net.config.context
+        if len(text) > 20 or int(text) > context:
             raise UserError(
-                f"{count} masks were asked for, expected at most the context {context}."
+                f"{text:.60} masks were asked for, expected at most the context {context}."
             )
-        return count
+        return int(text)
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a sentence about models that have none."""
