@@ -14,6 +14,7 @@ from unmask import UserError
 from unmask.base.devices import MachineShare
 from unmask.base.files import create_folder, replace_file
 from unmask.base.locks import lock_run
+from unmask.cli.exits import is_memory_full
 from unmask.training.parallel import join
 
 SAMPLE = ("sample", "reversal-mdm", "They say", "--steps", "1", "--device", "cpu")
@@ -24,12 +25,18 @@ SAMPLE = ("sample", "reversal-mdm", "They say", "--steps", "1", "--device", "cpu
     [
         ([*SAMPLE, "--guidance", "1e39"], "guidance is 1e[+]39, expected .* at most 1,000,000"),
         ([*SAMPLE, "--guidance", "down=1e300"], "guidance is 1e[+]300, expected .* at most"),
-        ([*SAMPLE, "--temperature", "1e39"], "'temperature' is 1e[+]39, expected at most 3.4e[+]38"),
+        (
+            [*SAMPLE, "--temperature", "1e39"],
+            "'temperature' is 1e[+]39, expected at most 3.4e[+]38",
+        ),
         ([*SAMPLE, "--number", str(2**63)], "--number 9223372036854775808 .* 1 to 1,000,000 texts"),
         ([*SAMPLE, "--number", "1000001"], "expected 1 to 1,000,000 texts"),
         ([*SAMPLE, "--kind", "gaussian"], "'kind' is 'gaussian', but the network takes tokens"),
         ([*SAMPLE, "--plant", "9" * 5000 + ":1: cat"], "expected STEP:POSITION:TEXT"),
-        (["sample", "reversal-mdm", "a [MASK]*" + "9" * 5000, "--infill"], "at most the context 44"),
+        (
+            ["sample", "reversal-mdm", "a [MASK]*" + "9" * 5000, "--infill"],
+            "at most the context 44",
+        ),
         ([*SAMPLE, "--save", ""], "cannot write '.': expected the path of a file"),
         (["recall", "reversal-mdm", "--page", "x.txt"], "x.txt ends in .txt: expected .html"),
         (["info", "reversal-mdm", "--kind", "gaussian"], "reversal-mdm: 'kind' is 'gaussian'"),
@@ -111,6 +118,12 @@ def test_networks_and_vocabularies_that_nothing_holds(change, said, tmp_path):
     small = "data={source: reversal, facts: 2, vocab: 600, context: 80}"
     with pytest.raises(UserError, match=said):
         run_verb(["train", "reversal-mdm", small, change, "--out", str(tmp_path / "run")])
+
+
+def test_a_tensor_beyond_all_memory_is_told_as_full_memory():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(3 * 2**40, 2**40)
+    assert is_memory_full(error.value)
 
 
 @pytest.mark.parametrize("task", ["folder", "./folder", "folder/"])

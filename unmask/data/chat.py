@@ -1,7 +1,7 @@
 """Chat templates: the words around a question that an instructed model was taught to answer in.
 
-A template comes with a checkpoint and is a program: a process of its own runs it, with limits on its
-time and memory, in a sandbox that lets it lay words out and nothing else.
+A template comes with a checkpoint and is a program: a process of its own runs it, with limits on
+its time and memory, in a sandbox that lets it lay words out and nothing else.
 """
 
 import atexit
@@ -121,6 +121,7 @@ def _render(source: str, names: Mapping[str, Any]) -> tuple[str | None, str]:
     """The text that a template makes of these names; None with the reason why there is none."""
     with _LOCK:
         process, answer = _start_renderer(os.getpid()), ""
+        assert process.stdin is not None and process.stdout is not None
         # Processor time is limited by the system; this is for those that cannot.
         alarm = threading.Timer(12 * MOST_SECONDS, process.kill)
         alarm.start()

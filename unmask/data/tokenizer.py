@@ -27,7 +27,7 @@ TOKENIZER_FILES = (
 )
 """Files that a tokenizer may be read from."""
 MOST_TOKENS = 10_000_000
-"""Of a vocabulary that is learned here."""
+"""The largest vocabulary that is learned here."""
 _UNKNOWN = "[UNKNOWN]"
 Added = Literal["nothing", "beginning", "both"]
 """What is put around a text: a prompt gets the beginning alone, a whole text the ending as well."""

@@ -193,7 +193,9 @@ def _read_factors(tensors: Mapping[str, Tensor], layer: int) -> Factors:
     residuals, readers = (tensors[f"layers.{layer}.{name}"] for name in ("residuals", "readers"))
     shapes = f"{list(residuals.shape)} and {list(readers.shape)}"
     if residuals.ndim != 2 or readers.ndim != 2 or residuals.shape[1] != readers.shape[0]:
-        raise ValueError(f"layer {layer} has factors of shapes {shapes}, expected [D, E] and [E, F]")
+        raise ValueError(
+            f"layer {layer} has factors of shapes {shapes}, expected [D, E] and [E, F]"
+        )
     if not all(each.is_floating_point() and each.isfinite().all() for each in (residuals, readers)):
         raise ValueError(f"layer {layer} has factors that are not finite numbers")
     return Factors(residuals, readers)
