@@ -73,7 +73,7 @@ def test_several_texts_of_a_prompt_are_different(model):
         (("--infill",), "nothing is there to fill: write masks as [MASK]"),
         (("[MASK]", "--infill", "--length", "20"), "a text with masks has its own length"),
         (("--length", "1"), "leaves nothing to write"),
-        (("--number", "0"), "0 texts were asked for"),
+        (("--number", "0"), "--number 0 was given: expected 1 to"),
         (("--pause", "nan"), "--pause nan was given: expected 0 to 60 seconds."),
     ],
 )

@@ -1,5 +1,7 @@
 """The Edit view in a real browser: on in every view, and undone. Run by `make prove`."""
 
+from contextlib import ExitStack
+
 import pytest
 
 import unmask
@@ -90,3 +92,20 @@ def test_a_fact_is_picked_with_its_question_in_reverse(page):
     page.press("#edit-subject", "Enter")
     page.locator("#status.error", has_text="words of the question").wait_for()
     assert page.locator("#edit article").count() == 0 and page.locator("#edit-undo").is_disabled()
+
+
+def test_a_server_that_is_gone_is_told_with_what_became_of_the_edit(browser):
+    with ExitStack() as running:
+        address = running.enter_context(serve("--dtype", "float32"))
+        with open_page(browser, address, expect="ERR_") as page:
+            page.click("#tab-edit")
+            texts = {"prompt": PROMPT, "subject": SUBJECT, "old": ANSWER, "new": "Bashir Tobel"}
+            for name, text in texts.items():
+                page.fill(f"#edit-{name}", text)
+            choose_settings(page, "edit", search_steps=200)
+            page.press("#edit-new", "Enter")
+            status = page.locator("#edit article .status").first
+            status.filter(has_text="searching").wait_for()
+            running.close()
+            status.filter(has_text="server does not answer").wait_for()
+            assert "No edit outlives the server." in status.inner_text()

@@ -1,10 +1,12 @@
 """Edits on the page: what the package's own calls give, kept on until undone, to the bit."""
 
+import json
+
 import pytest
 
 import unmask
 from tests.editing.edits import copy_weights, have_changed
-from tests.explorer.serving import open_client
+from tests.explorer.serving import open_client, serve
 from tests.explorer.test_views import KEYS, call, run_code, stream
 from unmask.base.errors import UserError
 from unmask.explorer.edits import edit_fact, make_back
@@ -100,6 +102,21 @@ def test_a_client_that_leaves_has_changed_nothing(explorer, event):
     with pytest.raises(ClientGoneError):
         edit_fact(explorer, request, emit)
     assert not have_changed(explorer.models["model"], weights) and not explorer.edits
+
+
+def test_after_a_connection_the_server_says_which_edit_holds(explorer):
+    body, changes = {"model": "model", **BODY}, {"new": "Bashir Tobel", "search_steps": 60}
+    with serve(explorer) as served:
+        assert [name for name, _ in served.follow("edit", body)][-1] == "end"
+        events = served.follow("edit", body | changes)
+        assert "before" in (name for name, _ in events)  # which leaves the loop there
+        events.close()
+        # It waits for the call before it, which the closed connection stops.
+        status, text = served.ask("edits", {})
+        assert status == 200 and json.loads(text)["model"]["new"] == BODY["new"]
+        assert served.ask("undo", {"model": "model"})[0] == 200
+        assert served.ask("edits", {}) == (200, "{}")
+        assert served.ask("edits", {"model": "model"})[0] == 400
 
 
 @pytest.mark.parametrize("failure", ["client", "refusal"])

@@ -69,11 +69,35 @@ def test_the_own_origin_is_served(client):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "", "[::", "127.0.0.1@evil.example"]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "[::",
+        "127.0.0.1@evil.example",
+        "evil.example@localhost",
+        "127.0.0.1#evil.example",
+        "localhost?evil.example",
+        "localhost/evil.example",
+        "localhost:80:80",
+        "localhost:x",
+        "localhost:",
+        "::1",
+        "localhost, evil.example",
+        " localhost\tevil",
+    ],
 )
 def test_names_that_point_here_are_refused(client, host):
     answer = client.get("/api/start", headers={"Host": host})
     refuse(answer, 403, "this machine")
+
+
+def test_names_of_this_machine_are_served(client):
+    for host in ("127.0.0.1", "localhost:8000", "LOCALHOST:1", "[::1]", "[::1]:8000"):
+        assert client.get("/api/start", headers={"Host": host}).status_code == 200
+    twice = [("Host", "localhost"), ("Host", "evil.example"), ("X-Unmask-Token", TOKEN)]
+    refuse(client.get("/api/start", headers=twice), 403, "this machine")
 
 
 @pytest.mark.parametrize("size", [MOST_BYTES + 1, 10_000_000])

@@ -23,6 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 LARGEST = 2**63 - 1
 """The largest whole number without a limit of its own: what tensors and tables can hold."""
+LARGEST_FLOAT = 3.4e38
+"""The largest number without a limit of its own: what a float of 32 bits can hold."""
 
 
 class SettingsError(UserError):
@@ -150,8 +152,8 @@ def _compare(
         yield f"expected more than {above:,}"
     if below is not None and number >= below:
         yield f"expected less than {below:,}"
-    if isinstance(number, int) and below is None:
-        most = LARGEST if most is None else most
+    if most is None and below is None:
+        most = LARGEST if isinstance(number, int) else LARGEST_FLOAT
     if most is not None and number > most:
         yield f"expected at most {most:,}"
 

@@ -1,5 +1,6 @@
 """One `device` setting for CPU, CUDA and MPS, and the dtypes by name."""
 
+import os
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +17,25 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+
+
+def read_ranks() -> tuple[int, int, int]:
+    """This process among those that torchrun started: its rank, how many, its rank on its machine.
+
+    (0, 1, 0) where torchrun started none.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    are_numbers = all(text.isdecimal() and len(text) < 10 for text in given.values())
+    if are_numbers:
+        rank, world, local = (int(given.get(n, n == "WORLD_SIZE")) for n in names)
+        if rank < world and (world == 1 or "RANK" in given):
+            return rank, world, local
+    shown = ", ".join(f"{name}={text!r:.40}" for name, text in given.items())
+    raise UserError(
+        f"the environment says {shown}: expected whole numbers with RANK below WORLD_SIZE, as "
+        "torchrun sets them; start the command with torchrun, or unset them to work alone."
+    )
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
@@ -122,6 +142,11 @@ class MachineShare:
     @classmethod
     def divide(cls, device: torch.device, processes: int) -> "MachineShare":
         """A share of what this process may take."""
+        if processes > (most := max(16, 2 * (os.cpu_count() or 1))):
+            raise UserError(
+                f"{processes:,} processes were given: expected at most {most}, for a machine of "
+                f"{os.cpu_count()} cores; give fewer."
+            )
         memory = 1.0
         if device.type == "cuda":
             memory = torch.cuda.get_per_process_memory_fraction(device.index)

@@ -24,11 +24,19 @@ _ADVICE = {
     errno.EISDIR: "choose a path that is not a folder",
 }
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""Such as s3://bucket, of which a path keeps one stroke; a drive has one letter."""
+
 
 @contextmanager
 def replace_file(path: str | Path) -> Generator[Path]:
-    """A path to write to, which becomes `path` when the block ends well and vanishes otherwise."""
+    """A path to write to, which becomes `path` when the block ends well and vanishes otherwise.
+
+    What is there and is no file stays: a device would be lost.
+    """
     path = Path(path)
+    if not path.name or (path.exists() and not path.is_file() and not path.is_dir()):
+        raise UserError(f"cannot write {str(path)!r:.200}: expected the path of a file.")
     with told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)
@@ -68,7 +76,7 @@ def replace_folder(path: str | Path) -> Generator[Path]:
 
     The old folder stays whole until then, and whole if anything goes wrong.
     """
-    path = Path(path).resolve()
+    path = _require_local(Path(path)).resolve()
     with told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)
@@ -134,6 +142,8 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def told_as_sentence(path: Path) -> Generator[None]:
+    """What keeps `path` from being written, as a sentence."""
+    _require_local(path)
     try:
         yield
     except UserError:
@@ -146,6 +156,20 @@ def told_as_sentence(path: Path) -> Generator[None]:
         raise UserError(
             f"cannot write {path}: {reason}; {_ADVICE[code]}. Nothing was changed."
         ) from error
+
+
+def _require_local(path: Path) -> Path:
+    """The path, unless libraries would take it for an address, or cannot take its name."""
+    text = str(path)
+    wrong = "is an address" if _ADDRESS.match(text) else None
+    if text.encode(errors="replace") != os.fsencode(text):
+        wrong = "has a name that is not UTF-8"
+    if wrong is not None:
+        raise UserError(
+            f"cannot write {text!r:.200}, which {wrong}: expected a path on this machine in UTF-8; "
+            "choose another. Nothing was changed."
+        )
+    return path
 
 
 def _concerns(name: str | None, path: Path) -> bool:

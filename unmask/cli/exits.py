@@ -27,6 +27,7 @@ _FULL = (
     "failed to map segment",
     "unable to mmap",
     "can't start new thread",
+    "Storage size calculation overflowed",
 )
 """How libraries say that memory is full, where they do not raise `MemoryError`."""
 

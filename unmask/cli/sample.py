@@ -21,6 +21,7 @@ ARGUMENTS = (
     Argument("prompts", PROMPTS, "PROMPT…", is_list=True, is_required=False),
 )
 MOST_PAUSE = 60
+MOST_TEXTS = 1_000_000
 _INFILL = "Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs."
 _PLANT = "STEP:POSITION:TEXT, a text that a step writes from a position on; may be repeated."
 _NUMBER = "Texts for each prompt; several are drawn at temperature 1 unless told otherwise."
@@ -64,8 +65,8 @@ def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[
     from unmask.sampling.imported import read_trajectories
 
     number, save = extras["number"], extras["save"]
-    if number < 1:
-        raise UserError(f"{number} texts were asked for: expected at least 1.")
+    if not 1 <= number <= MOST_TEXTS:
+        raise UserError(f"--number {number} was given: expected 1 to {MOST_TEXTS:,} texts.")
     if number > 1 and settings.temperature is None:
         settings = replace(settings, temperature=1.0)  # the likeliest text would come several times
     if extras["read"] is not None and (given["prompts"] or extras["infill"]):
@@ -154,7 +155,8 @@ def _read_plants(words: list[str]) -> dict[int, dict[int, str]]:
     for word in words:
         step, _, rest = word.partition(":")
         position, colon, text = rest.partition(":")
-        if not (step.isdecimal() and position.isdecimal() and colon and text):
+        are_numbers = all(each.isdecimal() and len(each) < 20 for each in (step, position))
+        if not (are_numbers and colon and text):
             raise UserError(
                 f"--plant {word!r:.60} was given: expected STEP:POSITION:TEXT, such as '3:10: cat'."
             )

@@ -1,7 +1,6 @@
 """The verbs of measures, all derived from the table of measures."""
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.config import CheckedSettings
+from unmask.base.devices import read_ranks
 from unmask.cli.exits import note_when_stopped, repeat_command
 from unmask.cli.options import add_option, make_command
 from unmask.measures.measure import Measure
@@ -41,11 +41,15 @@ def run_verb(
     from unmask.report.render_terminal import show_section
 
     out, shard, page = (extras[name] for name in ("out", "shard", "page"))
+    if page is not None:
+        from unmask.report.page import check_place
+
+        check_place(page)
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
         inputs = measure.inputs.read(given, settings)
         # As torchrun sets them. A call from Python does not read them: a notebook may have them.
-        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        rank, world, _ = read_ranks()
         result = run_measure(measure, inputs, settings, out, extras["fresh"], shard, rank, world)
     if result is None:  # another process of several shows it
         if shard is not None:

@@ -26,6 +26,8 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 """Files that a tokenizer may be read from."""
+MOST_TOKENS = 10_000_000
+"""The largest vocabulary that is learned here."""
 _UNKNOWN = "[UNKNOWN]"
 Added = Literal["nothing", "beginning", "both"]
 """What is put around a text: a prompt gets the beginning alone, a whole text the ending as well."""
@@ -170,6 +172,10 @@ class Tokenizer:
             raise UserError(
                 f"a byte-level vocabulary of {vocab_size} was asked for, but the bytes and the "
                 f"special tokens alone are {least}: ask for at least that many."
+            )
+        if vocab_size > MOST_TOKENS:
+            raise UserError(
+                f"a vocabulary of {vocab_size} was asked for: expected at most {MOST_TOKENS:,}."
             )
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -19,7 +19,7 @@ from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.files import replace_file
 from unmask.base.identity import digest_values
-from unmask.base.reading import read_tensors
+from unmask.base.reading import parse_json, read_tensors
 from unmask.net.loading import save
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
@@ -177,18 +177,28 @@ class Edit(Shown):
                 f"{metadata.get('schema', 'missing')}, expected {SCHEMA}): make the edit again."
             )
         try:
-            factors = {
-                layer: Factors(
-                    *(tensors[f"layers.{layer}.{name}"] for name in ("residuals", "readers"))
-                )
-                for layer in sorted({int(name.split(".")[1]) for name in tensors})
-            }
-            return cls(factors, metadata["network"], json.loads(metadata["record"]))
-        except (KeyError, IndexError, ValueError) as error:
+            layers = sorted({int(name.split(".")[1]) for name in tensors})
+            factors = {layer: _read_factors(tensors, layer) for layer in layers}
+            record = parse_json(metadata["record"], f"the record of {path}")
+            return cls(factors, metadata["network"], dict(record))
+        except (KeyError, IndexError, ValueError, TypeError) as error:
             raise UserError(
                 f"{path} does not hold a whole edit ({type(error).__name__}: {error}): expected a "
                 "file that Edit.save wrote; make the edit again."
             ) from None
+
+
+def _read_factors(tensors: Mapping[str, Tensor], layer: int) -> Factors:
+    """The factors of a layer, unless they cannot be multiplied."""
+    residuals, readers = (tensors[f"layers.{layer}.{name}"] for name in ("residuals", "readers"))
+    shapes = f"{list(residuals.shape)} and {list(readers.shape)}"
+    if residuals.ndim != 2 or readers.ndim != 2 or residuals.shape[1] != readers.shape[0]:
+        raise ValueError(
+            f"layer {layer} has factors of shapes {shapes}, expected [D, E] and [E, F]"
+        )
+    if not all(each.is_floating_point() and each.isfinite().all() for each in (residuals, readers)):
+        raise ValueError(f"layer {layer} has factors that are not finite numbers")
+    return Factors(residuals, readers)
 
 
 def get_down(model: Model, layer: int) -> nn.Linear:
@@ -272,6 +282,12 @@ class _Stack:
                 "one, or load the checkpoint that it was made for, in the same dtype."
             )
         for layer in edit.layers:
+            weight, factors = get_down(model, layer).weight, edit.factors[layer]
+            if (shape := (len(factors.residuals), factors.readers.shape[1])) != weight.shape:
+                raise UserError(
+                    f"this edit of layer {layer} changes a weight of shape {list(shape)}, but that "
+                    f"of {model.name} is {list(weight.shape)}: make the edit again for this model."
+                )
             if layer not in self.own:
                 down = get_down(model, layer)
                 self.downs[layer], self.own[layer] = down, down.weight.detach().clone()

@@ -198,6 +198,11 @@ class UndoRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EditsRequest(CheckedSettings):
+    """Which edits hold, once the calls before this one have ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PythonRequest(CheckedSettings):
     """A call that is wanted as Python: its name and its body."""
 

@@ -8,11 +8,11 @@ page of another site nor a name that points here can use a model through somebod
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -37,7 +37,8 @@ from unmask.explorer.session import (
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 from unmask.net.model import Model
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
+LOCAL = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+"""What a Host may be: a name of this machine and perhaps a port, and nothing besides."""
 MOST_BYTES = 1_000_000
 """The largest body of a request."""
 MOST_DISCARDED = 64_000_000
@@ -70,6 +71,7 @@ CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "restore": (bodies.RestoreRequest, _on_model(interventions.restore)),
     "move": (bodies.MoveRequest, _on_model(interventions.move)),
     "undo": (bodies.UndoRequest, edits.undo),
+    "edits": (bodies.EditsRequest, lambda explorer, body, emit: describe_edits(explorer)),
 }
 """Calls that compute one answer: what they are sent, and what they do with it."""
 STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
@@ -268,8 +270,8 @@ class AccessGuard:
 
     def _check(self, scope: Scope) -> None:
         request, path = HttpRequest(scope), scope["path"]
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if _split_host(host) not in LOCAL:
+        host, origin = ", ".join(request.headers.getlist("host")), request.headers.get("origin")
+        if not LOCAL.fullmatch(host):
             raise RefusedError(
                 403, f"the host {host!r:.80} is not this machine: use the address that was printed."
             )
@@ -289,14 +291,6 @@ class AccessGuard:
                 403,
                 "the token is missing or wrong: open the address that `unmask explore` printed.",
             )
-
-
-def _split_host(host: str) -> str | None:
-    """The host's name without its port; None where it is not one."""
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
 
 
 _HEADERS = {

@@ -167,12 +167,15 @@ def find_tasks(evaluation: Evaluation) -> TaskNames:
     for each in evaluation.tasks:
         if each.endswith(_ENDINGS) and not _is_file(each):
             raise UserError(f"there is no task file {each!r:.200}.")
+        if "/" in each or each in (".", ".."):
+            _refuse_folder(each)
     where = None if include is None else str(include)
     # The harness's own tasks are thousands of files: they are read only where they are needed.
     manager = TaskManager(include_path=where, include_defaults=False)
     if _list_unknown(manager, evaluation.tasks):
         manager = TaskManager(include_path=where)
     if unknown := _list_unknown(manager, evaluation.tasks):
+        _refuse_folder(unknown[0])
         near = get_close_matches(unknown[0], manager.all_tasks, n=1)
         raise UserError(
             f"the task {unknown[0]!r:.200} is unknown: "
@@ -182,6 +185,14 @@ def find_tasks(evaluation: Evaluation) -> TaskNames:
     for each in evaluation.tasks:
         names += [each] if _is_file(each) else manager.match_tasks([each])
     return manager, list(dict.fromkeys(names))
+
+
+def _refuse_folder(task: str) -> None:
+    if path_exists(task) and Path(task).is_dir():
+        raise UserError(
+            f"the task {task!r:.200} is a folder: expected names, patterns or files of tasks; give "
+            "the folder by --include, and the tasks in it by their names."
+        )
 
 
 def _list_unknown(manager: TaskManager, tasks: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
+from unmask.base.devices import read_ranks
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.runs import DIGESTS, DTYPES
@@ -338,11 +339,9 @@ class RunFolders:
 
 def choose_device(device: str) -> str:
     """Under torchrun, each process's own GPU where `device` leaves it open."""
-    import os
-
     import torch
 
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or device not in ("auto", "cuda"):
+    _, world, local = read_ranks()
+    if world == 1 or device not in ("auto", "cuda"):
         return device
-    local = os.environ.get("LOCAL_RANK", "0")
     return f"cuda:{local}" if torch.cuda.is_available() else "cpu"

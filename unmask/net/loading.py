@@ -135,10 +135,11 @@ def _look_into(path: Path, given: Given) -> tuple[Blueprint, Dialect, Checkpoint
     dialect = recognise(checkpoint.source)
     try:
         blueprint = dialect.read(checkpoint.source)
+        _check_sizes(blueprint.config, checkpoint)
+        blueprint = override(blueprint, checkpoint.source, given)
     except SettingsError as error:
         raise SettingsError(checkpoint.source.label, error.problems) from None
-    _check_sizes(blueprint.config, checkpoint)
-    return override(blueprint, checkpoint.source, given), dialect, checkpoint
+    return blueprint, dialect, checkpoint
 
 
 def _check_sizes(config: NetConfig, checkpoint: Checkpoint) -> None:

@@ -63,6 +63,8 @@ class Blueprint:
             yield f"'kind' is {self.kind!r}, but the network sees {sees}"
         if not unknown and self.paradigm.has_mask and self.mask_id is None:
             yield f"a {self.kind} model needs a mask id, but has none"
+        if not unknown and self.paradigm.noises_vectors and self.config.latent_width is None:
+            yield f"'kind' is {self.kind!r}, but the network takes tokens and no vectors"
         if self.mask_id is not None and type(self.mask_id) is not int:
             yield f"the mask id is {self.mask_id!r}, expected an integer"
         elif self.mask_id is not None and not 0 <= self.mask_id < self.config.vocab_size:
@@ -172,12 +174,12 @@ class Model(Shown):
         return kept
 
     def _count_masks(self, written: re.Match[str]) -> int:
-        count, context = int(written[1] or 1), self.net.config.context
-        if count > context:
+        text, context = written[1] or "1", self.net.config.context
+        if len(text) > 20 or int(text) > context:
             raise UserError(
-                f"{count} masks were asked for, expected at most the context {context}."
+                f"{text:.60} masks were asked for, expected at most the context {context}."
             )
-        return count
+        return int(text)
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a sentence about models that have none."""

@@ -10,6 +10,8 @@ Guidance = float | str | Sequence[float] | Callable[[float], float]
 """One strength for all steps, a named schedule such as "up=0.8", a strength for each step, or a
 function from the share of the steps that are done, 0 at the first and 1 at the last, to it."""
 
+MOST_STRENGTH = 1_000_000
+"""Far beyond any use; larger ones leave what logits can hold."""
 GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "up": lambda done: done,
@@ -23,8 +25,11 @@ def guidance_schedule(guidance: Guidance, steps: int) -> list[float]:
     """The strength at every step, each of them at least 0; steps past the last one keep its own."""
     strengths = _list_strengths(guidance, steps)
     for strength in strengths:
-        if not 0 <= strength < math.inf:
-            raise UserError(f"guidance is {strength}, expected a finite number of at least 0.")
+        if not 0 <= strength <= MOST_STRENGTH:
+            raise UserError(
+                f"guidance is {strength}, expected a number of at least 0 and at most "
+                f"{MOST_STRENGTH:,}."
+            )
     return strengths
 
 

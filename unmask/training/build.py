@@ -27,6 +27,7 @@ from unmask.training.speed import estimate_bytes, suggest_micro
 
 LATENT_WIDTH = 32
 """The width of token vectors under gaussian noise, unless the recipe says otherwise."""
+MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,10 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
             "they do not belong together; leave network.changes.vocab_size out."
         )
     config = build(NetConfig, values | recipe.network.changes, "network.changes")
+    if config.layers > MOST_LAYERS:
+        raise UserError(
+            f"network.changes: 'layers' is {config.layers}, expected at most {MOST_LAYERS:,}."
+        )
     if config.context < recipe.input_length:
         raise UserError(
             f"rows of data.context={recipe.data.context} tokens do not fit the network's context "

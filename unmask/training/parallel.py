@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from unmask.base.devices import resolve_device
+from unmask.base.devices import read_ranks, resolve_device
 from unmask.base.errors import UserError
 from unmask.training.learner import Learner
 
@@ -71,16 +71,22 @@ def join(device: str) -> Generator[World]:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield World(resolve_device(device))
         return
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size, local = read_ranks()
     own = resolve_device(device)
     if own.type == "cuda":
-        own = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
+        own = resolve_device(f"cuda:{local}")
         torch.cuda.set_device(own)
     elif own.type == "mps":
         raise UserError("several processes cannot share an mps device: use device cpu.")
     # Small agreements are made on the CPU, where nobody waits for the accelerator.
     backend = "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"
-    dist.init_process_group(backend)
+    try:
+        dist.init_process_group(backend)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"process {rank} of {size} cannot join the others ({error!s:.300}): start the command "
+            "with torchrun, or unset RANK and WORLD_SIZE to work alone."
+        ) from error
     try:
         yield World(own, rank, size, joined=True)
     finally:

@@ -25,21 +25,29 @@ export async function call(path, body, signal) {
   return (await request(path, body, signal)).json();
 }
 
-/** Events of a call as [name, data], until it ends; aborting the signal stops the server's work. */
+/** Events of a call as [name, data] up to "end"; aborting the signal stops the server's work. */
 export async function* stream(path, body, signal) {
   const response = await request(path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let rest = "", last = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
+      const { value, done } = await reader.read().catch((error) => {
+        if (error.name === "AbortError") throw error;
+        return { done: true };
+      });
+      if (done && last === "end") return;
+      if (done) {
+        await request("/api/start"); // Says so where the server is gone.
+        throw new CallError("The connection ended before the answer did: try again.");
+      }
       const pieces = (rest + value).split(/\r?\n\r?\n/);
       rest = pieces.pop();
       for (const piece of pieces) {
         const event = readEvent(piece);
         if (!event) continue;
         if (event[0] === "error") throw new CallError(event[1].error);
+        last = event[0];
         yield event;
       }
     }

@@ -91,8 +91,6 @@ export class EditView {
       for await (const [name, data] of stream("/api/edit", request, signal)) {
         if (name === "queued") say(`waiting: ${plural(data.before, "job")} before this one`);
         else if (name === "before") {
-          delete this.edits[request.model]; // An edit that was on is undone first.
-          this.showEdits();
           say("searching for the value that gives the new answer …");
           card.body.replaceChildren(...data.answers.map((row) => drawQuestion(row, [["before", row.text, row.nll]])));
         } else if (name === "progress") say("asking again …");
@@ -104,11 +102,25 @@ export class EditView {
         }
       }
     } catch (error) {
-      say(error.name === "AbortError" ? "stopped: nothing was changed" : error.message);
+      const what = error.name === "AbortError" ? "stopped." : error.message;
+      say(`${what} Asking which edit holds …`);
+      say(`${what} ${await this.learnEdit(request.model)}`);
       throw error;
     } finally {
       card.element.setAttribute("aria-busy", "false");
     }
+  }
+
+  /** Which edit a model has after a call that did not end as it should, asked of the server. */
+  async learnEdit(key) {
+    try {
+      this.edits = await call("/api/edits", {});
+    } catch {
+      return "No edit outlives the server.";
+    }
+    this.showEdits();
+    const kept = this.edits[key];
+    return kept ? `This edit holds: ${quoteToken(kept.prompt)} gets ${quoteToken(kept.new)}.` : "No edit holds.";
   }
 
   async undo() {
