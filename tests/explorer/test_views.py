@@ -8,6 +8,7 @@ import torch
 
 import unmask
 from tests.explorer.serving import read_events
+from unmask.explorer.interventions import make_page_fact
 
 KEYS = ("model", "twin")
 
@@ -235,3 +236,11 @@ def test_a_moved_state_changes_the_answer(client, facts, key):
     again = call(client, "move", body)
     assert (again["before"], again["after"]) == (answer["before"], answer["after"])
     assert again["after_p"] == pytest.approx(answer["after_p"])
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [("The dog is ", " Rex "), ("狗叫", "小白")])
+def test_an_answer_follows_as_its_script_writes(prompt, answer):
+    fact = make_page_fact(prompt, (0, 2), answer)
+    text = fact.prompt + fact.completion
+    assert text == ("The dog is Rex" if "dog" in prompt else "狗叫小白")
+    assert fact.completion[slice(*fact.object_span)] == answer.strip()

@@ -152,7 +152,7 @@ def test_shards_are_merged_by_the_last(tmp_path):
     assert run_shard(tmp_path / "left", "3/3") == (None, ["three"])
     result, inputs = run(tmp_path / "left")
     assert inputs.worked == ["one", "two"] and result.section == whole.section
-    for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
+    for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2", "9" * 5000 + "/2"):
         with pytest.raises(UserError, match="expected i/n, such as 1/4"):
             run_shard(tmp_path / "wrong", wrong)
     with pytest.raises(UserError, match="2 processes of torchrun, which share the work"):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
+from unmask.data.words import put_space
 from unmask.explorer.requests import (
     CanvasRequest,
     MoveRequest,
@@ -41,13 +42,14 @@ def make_page_fact(prompt: str, subject: Sequence[int], answer: str) -> Fact:
     # A space at the end would be a token of its own; the answer brings its own.
     prompt, answer = prompt.rstrip(), answer.strip()
     begin, end = subject[0], min(subject[1], len(prompt))
+    completion = put_space(prompt, answer)
     return Fact(
         subject=prompt[begin:end],
         object=answer,
         prompt=prompt,
-        completion=f" {answer}",
+        completion=completion,
         subject_span=(begin, end),
-        object_span=(1, 1 + len(answer)),
+        object_span=(len(completion) - len(answer), len(completion)),
         fact_id="explorer",
     )
 

@@ -107,12 +107,12 @@ def run_sweep(
     if minutes is not None and not 0 < minutes < math.inf:
         raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
     sweep = read_sweep(file, changes)
+    share = MachineShare.divide(resolve_device(device), processes)
     folder = choose_folder(file, out)
     open_folder(sweep, folder, device)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
     settings = {"minutes": minutes, "device": device}
-    share = MachineShare.divide(resolve_device(device), processes)
     started = _start_others(processes, share, (file, folder, *changes), settings)
     with share.taken(), started as others:
         outcome = worker.work_through(begun)
