@@ -51,7 +51,7 @@ SERVED = {"explore"}
 
 
 def read_commands() -> list[list[str]]:
-    (block,) = re.findall(r"```\n(unmask study .*?)```", VERBS, re.DOTALL)
+    (block,) = re.findall(r"```console\n(unmask study .*?)```", VERBS, re.DOTALL)
     return [shlex.split(re.split(r" {2,}", line)[0])[1:] for line in block.splitlines()]
 
 

@@ -250,7 +250,7 @@ def test_contexts_that_lost_their_beginning_are_counted(tasks, caplog):
     results = evaluate(lm, replace(evaluation, generation=own))
     assert results["config"]["contexts_cut"] == 2
     (said,) = (each for each in caplog.messages if "lost their beginning" in each)
-    assert said.startswith("2 contexts are too long for made")
+    assert said.startswith("2 contexts are too long for tiny-masked")
 
 
 def test_results_are_of_one_evaluation_alone(tasks):

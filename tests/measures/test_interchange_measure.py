@@ -123,7 +123,7 @@ def test_cities_are_asked_with_descriptions_as_donors():
     """A split of a third relation: the donor's city is no word of its description."""
     data = as_splits(list_facts())
     people = {fact.fact_id: fact.subject for fact in data["p2d_same"]}
-    data.splits["city"] = make_city_lines(people).test
+    data.splits["city"] = make_city_lines(people)[1]
     model = make_model(layers=2)
     small = SMALL | {"layers": (0,), "phrasings": 1, "length": 64}
     result = MEASURE(model, data=data, splits=("city",), **small)

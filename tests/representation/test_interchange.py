@@ -142,7 +142,7 @@ def test_changes_together_are_changes_alone(kind):
 def questions():
     """Names asked for cities, and descriptions of the same people."""
     people = {f"p-{i}": f"Ann Number{i}" for i in range(12)}
-    cities = [fact for fact in make_city_lines(people).test if fact.phrasing % 2]
+    cities = [fact for fact in make_city_lines(people)[1] if fact.phrasing % 2]
     described = [
         Fact.of(f"the thing {i}", f"Ann Number{i}", front, fact_id=f"p-{i}", phrasing=j)
         for i in range(12)

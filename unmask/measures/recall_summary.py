@@ -117,7 +117,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
                 template = {"template": name_template([row["prompt"] for row in same])}
                 means = groups.average(same, (*CELL, "phrasing"), RULES)
                 summary["templates"] += [mean | template for mean in means]
-        summary["runs"] += [named | run for run in _list_runs(rows, rules[0])]
+        summary["runs"] += [named | run for run in _list_runs(rows, rules)]
         if "tokens" in rows[0]:
             tokens, steps = sum(row["tokens"] for row in rows) / len(rows), named["steps"]
             per_token = None if steps is None else steps / tokens
@@ -238,13 +238,14 @@ def _compare_steps(sides: Mapping[Asking, HitClusters]) -> Iterator[dict[str, An
             yield from (named | gap for gap in _subtract(*both))
 
 
-def _list_runs(rows: Rows, rule: str) -> Iterator[dict[str, Any]]:
-    """Recall of each training run by itself, where there are several."""
+def _list_runs(rows: Rows, rules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Recall of each training run by itself, where there are several, by each rule."""
     names = [name for name in ("seed", "opening") if name in rows[0]]
     runs = tidy.group_by(rows, lambda row: tuple(row[name] for name in names))
     for run, members in runs.items() if len(runs) > 1 else ():
-        share = sum(row[rule] for row in members) / len(members)
-        yield dict(zip(names, run, strict=True)) | {"mean": share, "metric": rule}
+        for rule in rules:
+            share = sum(row[rule] for row in members) / len(members)
+            yield dict(zip(names, run, strict=True)) | {"mean": share, "metric": rule}
 
 
 def _choose_example(groups: Groups) -> Rows:

@@ -224,12 +224,14 @@ def _describe(name: str, entries: Sequence[Entry]) -> Iterator[Section]:
         measures = [entry.measure for entry in entries if entry.measure is not None]
         yield Section(name, measures[0].title if measures else name, broken)
         return
+    measure, which = results[0].measure.name, ""
+    if measure != name:  # a further stage of a measure
+        which = f": {name.removeprefix(f'{measure}-')}"
     try:
         section = pool_results(results).section
-        blocks = section.blocks
-        if results[0].measure.name != name:  # a further stage of a measure: its sentences
-            blocks = _fold_rest(blocks)
-        yield replace(section, name=name, blocks=[*broken, *blocks])
+        blocks = _fold_rest(section.blocks) if which else section.blocks
+        title = f"{section.title}{which}"
+        yield replace(section, name=name, title=title, blocks=[*broken, *blocks])
     except UserError as error:
         runs = [entry.run for entry in entries if entry.result is not None]
         reason = Notice(f"These runs stand below each other and are not pooled: {error}")
@@ -239,7 +241,7 @@ def _describe(name: str, entries: Sequence[Entry]) -> Iterator[Section]:
             yield replace(
                 section,
                 name=f"{name}-{number + 1}",
-                title=f"{section.title}: {run}",
+                title=f"{section.title}{which}: {run}",
                 blocks=[*above, *section.blocks],
             )
 
