@@ -72,6 +72,7 @@ def test_every_measure_is_known_by_its_own_files():
         "recall.py",
         "recall_section.py",
         "recall_summary.py",
+        "recall_texts.py",
     ]
 
 

@@ -116,7 +116,8 @@ def test_training_runs_are_counted_and_grouped_by_opening():
     assert "4 from 2 adaptations" in show(grouped)
     (cell,) = select(grouped.summary["cells"], split=NAMES, steps=4, metric="hit")
     assert (cell["seeds"], cell["openings"], cell["prompts"]) == (4, 2, 30)
-    assert [row["mean"] for row in select(grouped.summary["runs"], steps=4)] == [0.9] * 4
+    runs = select(grouped.summary["runs"], split=NAMES, steps=4, metric="hit")
+    assert [row["mean"] for row in runs] == [0.9] * 4
 
 
 def test_a_prompt_that_is_there_twice_is_one_line_of_the_example():

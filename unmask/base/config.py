@@ -154,7 +154,9 @@ def _compare(
         yield f"expected less than {below:,}"
     if most is None and below is None:
         most = LARGEST if isinstance(number, int) else LARGEST_FLOAT
-    if most is not None and number > most:
+    if (
+        most is not None and most < number < math.inf
+    ):  # each class says itself what it holds of infinity
         yield f"expected at most {most:,}"
 
 
