@@ -16,6 +16,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -135,7 +136,7 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         *(Route(f"/api/{name}", stream, methods=["POST"]) for name in STREAMS),
         Mount("/static", StaticFiles(directory=str(STATIC))),
     ]
-    handlers = {UserError: _explain, ClientDisconnect: _say_nothing}
+    handlers = {UserError: _explain, ClientDisconnect: _say_nothing, HTTPException: _say_missing}
     return AccessGuard(Starlette(routes=routes, exception_handlers=handlers), token)
 
 
@@ -147,6 +148,14 @@ async def _explain(request: HttpRequest, error: Exception) -> Response:
     """A mistake as the page shows it."""
     status = getattr(error, "status", 503 if isinstance(error, BusyError) else 400)
     return JSONResponse({"error": str(error)}, status)
+
+
+async def _say_missing(request: HttpRequest, error: Exception) -> Response:
+    """A path, or a method of it, that is not there."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    name, calls = f"{request.method} {request.url.path}", ", ".join([*CALLS, *STREAMS])
+    text = f"{name!r:.80} is nothing that the explorer has: expected its page or a call ({calls})."
+    return JSONResponse({"error": text}, status)
 
 
 async def _say_nothing(request: HttpRequest, error: Exception) -> Response:
