@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from unmask.measures.measure import Measure
 
 SUMMARY = "summary"
+MEASURE = "the measure"
+"""Whose code a record of a run has, beside that of functions that were given."""
 
 
 def settle(settings: CheckedSettings) -> CheckedSettings:
@@ -88,21 +90,25 @@ def run_measure(
 
 
 def _digest_code(measure: "Measure", settings: CheckedSettings) -> dict[str, dict[str, str]]:
-    """Digests of the code of a measure and of the functions among its settings, by what they are.
+    """Digests of the code of a measure and of the functions among its settings, by what they are."""
+    return {MEASURE: digest_measure(measure)} | {
+        f"the {name} given": {"code": digest_code(value)}
+        for name, value in vars(settings).items()
+        if not isinstance(value, (*PLAIN, tuple))
+    }
 
-    A measure's code are its own files and, where it is not this package's, its functions: those of
-    a notebook have no file, and several may be made in one.
+
+def digest_measure(measure: "Measure") -> dict[str, str]:
+    """Digests of a measure's own files and, where it is not this package's, of its functions.
+
+    Those of a notebook have no file, and several may be made in one.
     """
     files = list_own_files(measure)
     own = {f"code in {path.name}": digest_file(path) for path in files}
     if not is_shipped(measure):
         functions = [each for each in vars(measure).values() if callable(each)]
         own["functions"] = digest_code(*functions, measure.inputs)
-    return {"the measure": own} | {
-        f"the {name} given": {"code": digest_code(value)}
-        for name, value in vars(settings).items()
-        if not isinstance(value, (*PLAIN, tuple))
-    }
+    return own
 
 
 def _gives_way(measure: "Measure", folder: Path, record: RunRecord, loose: frozenset[str]) -> bool:

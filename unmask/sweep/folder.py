@@ -29,6 +29,7 @@ from unmask.base.runs import (
 )
 from unmask.base.tables import read_table
 from unmask.blocks import tidy
+from unmask.measures.runner import MEASURE, digest_measure
 from unmask.measures.table import find_measure
 from unmask.net.families import digest_model
 from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
@@ -131,10 +132,13 @@ def _compare_measures(
     for name, entry in news.items():
         if (begun := _find_begun(name, folder)) is None:
             continue
+        measure, record = find_measure(entry["verb"]), read_record(begun.parent)
+        if record.code:  # not in those of earlier versions
+            own = ({MEASURE: each} for each in (record.code[MEASURE], digest_measure(measure)))
+            yield from (f"measures.{name}: {each}" for each in compare_digests(*own))
         if name in olds:
             old, new = ({key: each[name].get(key) for key in _RUN} for each in (olds, news))
         else:  # it was taken out of the file and is back: its runs say how they were run
-            measure, record = find_measure(entry["verb"]), read_record(begun.parent)
             settings = build(measure.settings, entry.get("settings", {}), f"measures.{name}")
             old = {**record.settings, "verb": record.verb}
             new = {**settings.to_record(), "verb": measure.name}
