@@ -294,7 +294,7 @@ def test_a_model_is_measured_alike_in_any_company(order, facts, tmp_path_factory
         assert row["mean"] - number == pytest.approx(own["mean"])
 
 
-def test_the_command_line_is_the_settings(tmp_path, monkeypatch):
+def test_the_command_line_is_the_settings(tmp_path, monkeypatch, caplog):
     """Options, defaults, lists and mistakes come from the dataclass; --json is the summary."""
     import typer
 
@@ -324,3 +324,12 @@ def test_the_command_line_is_the_settings(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, [*words[:3], "--out", str(shared)], catch_exceptions=False)
     parts = list((shared / "parts" / "counting").glob("*.parquet"))
     assert done.stdout == "" and [part.stem for part in parts] == ["two"]
+    # The first process gathers what the others leave; where none comes, it says for whom it waits.
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(runner, "_PATIENCE", 0.0)
+    monkeypatch.setattr("time.sleep", lambda seconds: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(
+            app, [*words[:3], "--out", str(tmp_path / "alone")], catch_exceptions=False
+        )
+    assert "1 of 2 parts are still to come" in caplog.text and "WORLD_SIZE is 2" in caplog.text

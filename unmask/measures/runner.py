@@ -5,6 +5,7 @@ read_result     a run folder → its `Result`, without a model
 pool_results    several results of one measure → one
 """
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 
     from unmask.measures.measure import Measure
 
+_log = logging.getLogger(__name__)
+
 SUMMARY = "summary"
 MEASURE = "the measure"
 """Whose code a record of a run has, beside that of functions that were given."""
+_PATIENCE = 30.0
+"""Seconds that the first process waits for others without a word."""
 
 
 def settle(settings: CheckedSettings) -> CheckedSettings:
@@ -90,7 +95,7 @@ def run_measure(
 
 
 def _digest_code(measure: "Measure", settings: CheckedSettings) -> dict[str, dict[str, str]]:
-    """Digests of the code of a measure and of the functions among its settings, by what they are."""
+    """Digests of a measure's code and of the functions among its settings, by what they are."""
     return {MEASURE: digest_measure(measure)} | {
         f"the {name} given": {"code": digest_code(value)}
         for name, value in vars(settings).items()
@@ -160,12 +165,9 @@ def _run_jobs(
     for job in track(missing, measure.name, len(missing), in_lines=True):
         _work(job, parts)
 
-    def are_done() -> bool:
-        return all(done.has(job.key) for job in jobs)
-
-    while waits and rank == 0 and not are_done():
-        time.sleep(1.0)  # other processes are still at work; if one fails, torchrun ends all
-    if (waits and rank != 0) or not are_done():
+    if waits and rank == 0:
+        _wait_for(jobs, done, world)
+    if (waits and rank != 0) or not all(done.has(job.key) for job in jobs):
         return None
     tables, record = FolderTables(folder, measure.tables), read_record(folder)
     dtype = name_dtypes([record])
@@ -176,6 +178,20 @@ def _run_jobs(
         path = folder / SUMMARY / f"{name}.parquet"
         write_table(path, rows, summary_schema(measure, name), dtype)
     return result
+
+
+def _wait_for(jobs: Sequence[Job], done: Parts, world: int) -> None:
+    """Return once the other processes have written their parts; if one fails, torchrun ends all."""
+    due: float | None = time.monotonic() + _PATIENCE
+    while missing := sum(not done.has(job.key) for job in jobs):
+        if due is not None and time.monotonic() >= due:
+            _log.warning(
+                "%d of %d parts are still to come from the other processes: WORLD_SIZE is %d. If "
+                "they were not started, stop this one, and unset RANK and WORLD_SIZE.",
+                missing, len(jobs), world,
+            )  # fmt: skip
+            due = None
+        time.sleep(1.0)
 
 
 def _work(job: Job, parts: Mapping[str, Parts]) -> None:
