@@ -15,6 +15,7 @@ LAYERS = (
     "data",
     "noise",
     "net",
+    "compiled",
     "objectives",
     "sampling",
     "evaluation",

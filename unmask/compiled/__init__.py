@@ -1,0 +1,1 @@
+"""Networks with hand-written weights, whose mechanism is known."""

@@ -1,0 +1,139 @@
+"""What carries an answer in a network whose mechanism is known, read from its program alone.
+
+A site of a question is put in place of the same site of another question, which is asked in the
+same words about another person. It *brings* a word of the answer where the word becomes the other
+question's, and *breaks* it where it becomes another one or none.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from unmask.compiled.mechanisms import IDS, Compiled
+from unmask.compiled.program import OUT, AmbiguousError, Program, Standing, find_edges, run
+
+SITES = ("resid_in", "attn_out", "mlp_out", "resid_out")
+Site = tuple[int, str, int]
+"""A layer, one of `SITES`, and a position."""
+Recorded = dict[tuple[int, str], Standing]
+"""What stands at each position, by layer and part."""
+
+
+@dataclass(frozen=True)
+class AnswerStep:
+    """A question at a denoising step: earlier words of its answer stand, the others are masks."""
+
+    tokens: tuple[int, ...]
+    answer: tuple[int, ...]
+    start: int
+    """Where the answer begins."""
+    step: int
+    """From 1: how many of the answer's words are known, and one."""
+    is_causal: bool
+
+    @property
+    def readers(self) -> dict[int, int]:
+        """The positions whose rows predict the answer's open words, by the words' numbers."""
+        if self.is_causal:
+            return {self.step - 1: self.start + self.step - 2}
+        return {word: self.start + word for word in range(self.step - 1, len(self.answer))}
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """What a site does to a word of the answer at a step."""
+
+    site: Site
+    step: int
+    word: int
+    brings: float
+    """Share of pairs of questions, of those whose words differ, for which it brings the other's."""
+    breaks: float
+
+
+def list_steps(compiled: Compiled, verb: int = 0, phrasing: int = 0) -> list[list[AnswerStep]]:
+    """Every question of a verb and a phrasing, each at all steps of its answer, left to right."""
+    tokenizer, is_causal = compiled.model.tokenizer, compiled.program.is_causal
+    assert tokenizer is not None
+    questions = []
+    for fact in compiled.facts:
+        if (fact.direction, fact.phrasing) != (("p2d", "d2p")[verb], phrasing):
+            continue
+        prompt = tuple(tokenizer.encode(fact.prompt).ids)
+        answer = tuple(IDS[word] for word in fact.completion.split())
+        steps = []
+        for known in range(len(answer)):
+            masks = 0 if is_causal else len(answer) - known
+            tokens = (*prompt, *answer[:known], *[IDS["[MASK]"]] * masks)
+            steps.append(AnswerStep(tokens, answer, len(prompt), known + 1, is_causal))
+        questions.append(steps)
+    return questions
+
+
+def list_carriers(compiled: Compiled, verb: int = 0, phrasing: int = 0) -> list[Carrier]:
+    """What every site does to every open word at each step, over questions and their neighbours."""
+    program, carriers = compiled.program, list[Carrier]()
+    for alike in zip(*list_steps(compiled, verb, phrasing), strict=True):
+        runs = [record(program, step.tokens) for step in alike]
+        donors = [*runs[1:], runs[0]]
+        for site in product(range(len(program.layers)), SITES, range(len(alike[0].tokens))):
+            exchanged = [
+                exchange(program, step, clean, donor, site)
+                for step, clean, donor in zip(alike, runs, donors, strict=True)
+            ]
+            for word in alike[0].readers:
+                outcomes = [each[word] for each in exchanged if word in each]
+                brings, breaks = (
+                    outcomes.count(each) / max(1, len(outcomes)) for each in ("brings", "breaks")
+                )
+                carriers.append(Carrier(site, alike[0].step, word, brings, breaks))
+    return carriers
+
+
+def record(program: Program, tokens: Sequence[int]) -> Recorded:
+    """What stands at every site of a row, and at the end, under the number of layers."""
+    recorded: Recorded = {}
+
+    def keep(layer: int, part: str, states: Standing) -> None:
+        recorded[layer, part] = [dict(state) for state in states]
+
+    recorded[len(program.layers), "end"] = run(program, tokens, keep)
+    return recorded
+
+
+def exchange(
+    program: Program, step: AnswerStep, clean: Recorded, donor: Recorded, site: Site
+) -> dict[int, str]:
+    """What becomes of a question's words with a site of another; words they share are left out."""
+    layer, part, position = site
+
+    def put(at: int, name: str, states: Standing) -> None:
+        if (at, name) == (layer, part):
+            states[position] = dict(donor[layer, part][position])
+
+    end = (len(program.layers), "end")
+    own, other = ([state.get(OUT) for state in each[end]] for each in (clean, donor))
+    words = {word: at for word, at in step.readers.items() if own[at] != other[at]}
+    try:
+        changed = run(program, step.tokens, put)
+    except AmbiguousError:  # a head finds two names where the question has one
+        return dict.fromkeys(words, "breaks")
+    return {
+        word: judge_word(own[at], other[at], changed[at].get(OUT)) for word, at in words.items()
+    }
+
+
+def judge_word(clean: int | None, donor: int | None, changed: int | None) -> str:
+    """What an exchange did to a word: `brings`, `breaks` or `neither`."""
+    return "neither" if changed == clean else "brings" if changed == donor else "breaks"
+
+
+def list_edges(program: Program, tokens: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Layer, head, reading position and position read, of every head that brings something."""
+    recorded = record(program, tokens)
+    for layer, each in enumerate(program.layers):
+        states = recorded[layer, "resid_in"]
+        for number, head in enumerate(each.heads):
+            for at, place in find_edges(program, head, states):
+                if head.moves.keys() & states[place].keys():
+                    yield layer, number, at, place
