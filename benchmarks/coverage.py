@@ -1,6 +1,6 @@
 """How often intervals hold the truth, and how wide they are, on data whose truth is known.
 
-    python benchmarks/coverage.py --out docs/results/coverage.md
+    python -m benchmarks.coverage --out docs/results/coverage.md
 
 Facts are asked in ten phrasings by models of several training seeds, all crossed. A prompt hits
 with probability sigmoid(a + fact + phrasing + seed), where all three have normal effects; a makes
@@ -266,11 +266,28 @@ def format_few_hits() -> str:
     return format_lines(header, rows)
 
 
+def format_falls(repetitions: int) -> str:
+    """How often a hit more, at a random place, lowers the upper end, and by how much at most."""
+    rows = []
+    for seeds, rate in product((1, 3, 8), (0.01, 0.1, 0.5, 0.9)):
+        falls = np.zeros(repetitions)
+        rng = np.random.default_rng(derive_seed(0, "falls", seeds, rate))
+        for i, hits in enumerate(draw_means(Cell(seeds, rate, 1.0, 0.5), repetitions)[0]):
+            places = np.flatnonzero(~hits)
+            before = estimate_mean(count_hits(hits), is_share=True).high
+            hits.flat[rng.choice(places)] = True
+            falls[i] = before - estimate_mean(count_hits(hits), is_share=True).high
+        numbers = [f"{100 * (falls > 1e-12).mean():.1f}", f"{100 * max(falls.max(), 0):.2f}"]
+        rows.append([str(seeds), f"{100 * rate:g}", *numbers])
+    return format_lines(["seeds", "rate, %", "falls in, %", "by at most, points"], rows)
+
+
 def main() -> None:
-    from timing import write_record
+    from benchmarks.coverage_tries import format_tries
+    from benchmarks.timing import write_record
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repetitions", type=int, default=4_000)
+    parser.add_argument("--repetitions", type=int, default=2_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     means = list_means(list(tabulate_means(options.repetitions)))
@@ -278,7 +295,7 @@ def main() -> None:
     short = format_short({"shares": (0, means), "differences": (1, differences)})
     text = f"""# How often intervals hold the truth
 
-`python benchmarks/coverage.py --repetitions {options.repetitions}`
+`python -m benchmarks.coverage --repetitions {options.repetitions}`
 
 {FACTS} facts in {PHRASINGS} phrasings, {options.repetitions:,} repetitions a line. A prompt hits
 with probability sigmoid(a + fact + phrasing + seed); deviations are in logits. Truth: the rate over
@@ -310,11 +327,17 @@ On the same prompts: effects of facts, and of phrasings, deviate by 1 logit in b
 
 ## Few hits
 
-Each hit is of a fact of its own, and the phrasings take turns; in %. The upper end never falls when
-a hit is added.
+Each hit is of a fact of its own, and the phrasings take turns; in %. In this order the upper end
+never falls when a hit is added, and no upper end at all is below that of no hit.
 
 {format_few_hits()}
-"""
+
+A hit at a random place may make facts, phrasings or seeds more alike; then the upper end may fall
+(facts and phrasings deviate by 1 logit, seeds by 0.5):
+
+{format_falls(options.repetitions // 10)}
+
+{format_tries(options.repetitions, format_lines)}"""
     write_record(text, options.out)
 
 

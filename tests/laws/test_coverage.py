@@ -20,6 +20,8 @@ from benchmarks.coverage import (
     measure_openings,
     tabulate_means,
 )
+from benchmarks.coverage_tries import LINES
+from benchmarks.coverage_ways import bound_installed, subtract_installed
 from unmask.evaluation.crossed import Cells
 from unmask.evaluation.statistics import (
     Clusters,
@@ -161,7 +163,8 @@ def test_shares_stay_shares(seed, rate, seeds, phrasings, facts):
 @pytest.mark.parametrize("seeds", [1, 2, 3, 8])
 @pytest.mark.parametrize("spread", [1, 2, 3, 8])
 def test_the_upper_end_never_falls_when_a_hit_is_added(seeds, spread):
-    """Hits one by one, each of a fact of its own, in turn over phrasings and over some seeds."""
+    """One by one, each of a fact of its own, in turn over phrasings and over some seeds; added at
+    random it falls now and then, by tenths of a point (`format_falls`)."""
     hits, highs = np.zeros((seeds, 30, 10)), []
     for i in range(31):
         highs.append(estimate_mean(count_hits(hits), is_share=True).high)
@@ -169,6 +172,26 @@ def test_the_upper_end_never_falls_when_a_hit_is_added(seeds, spread):
             hits[i % min(spread, seeds), i, i % 10] = 1
     assert (np.diff(highs) >= 0).all()
     assert highs[0] < 0.05
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 4), st.floats(0.0, 1.0))
+def test_no_upper_end_is_below_that_of_a_share_never_hit(seed, seeds, rate):
+    """However many hits are added to none, and wherever: from some hits on it may fall."""
+    shape = (seeds, 6, 5)
+    hits = np.random.default_rng(seed).random(shape) < rate
+    found, unseen = (estimate_mean(count_hits(each), True) for each in (hits, np.zeros(shape)))
+    assert found.high >= unseen.high
+
+
+@pytest.mark.parametrize("line", LINES[::35], ids=str)
+def test_what_was_tried_stands_beside_the_package_s_interval(line):
+    sides = line.draw(2)
+    ends = np.transpose((bound_installed if len(sides) == 1 else subtract_installed)(*sides))
+    for hits, own in zip(zip(*(side.hits for side in sides), strict=True), ends, strict=True):
+        estimate = estimate_mean if len(sides) == 1 else estimate_difference
+        found = estimate(*map(count_hits, hits), is_share=True)
+        assert (found.low, found.high) == pytest.approx(own, abs=1e-12)
 
 
 @pytest.mark.parametrize(
