@@ -173,10 +173,12 @@ def make_text(
 ) -> None:
     """Turn text into token shards; the tokenizer is saved with them."""
     if tokenizer is None:
-        known = Tokenizer.train(track(read_documents(files), "learning the tokenizer"), vocab)
+        known = Tokenizer.train(
+            track(read_documents(files), "learning the tokenizer", in_lines=True), vocab
+        )
     else:
         known = Tokenizer.load(tokenizer, mask="if any")
-    write_shards(track(read_documents(files), "writing shards"), known, out)
+    write_shards(track(read_documents(files), "writing shards", in_lines=True), known, out)
     _show(out)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.devices import read_ranks
+from unmask.base.progress import announce
 from unmask.cli.exits import note_when_stopped, repeat_command
 from unmask.cli.options import add_option, make_command
 from unmask.measures.measure import Measure
@@ -47,7 +48,8 @@ def run_verb(
         check_place(page)
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
-        inputs = measure.inputs.read(given, settings)
+        with announce(f"{measure.name}, reading models and data"):
+            inputs = measure.inputs.read(given, settings)
         # As torchrun sets them. A call from Python does not read them: a notebook may have them.
         rank, world, _ = read_ranks()
         result = run_measure(measure, inputs, settings, out, extras["fresh"], shard, rank, world)
