@@ -25,6 +25,7 @@ def make_verb(measure: Measure) -> Any:
         add_option("fresh", bool, False, again),
         add_option("shard", str | None, None, share),
         add_option("page", Path | None, None, "Also draw the result to this .html or .md file."),
+        add_option("show_all", bool, False, "Print all tables, whole.", "--all"),
         add_option("as_json", bool, False, "Print the summary as JSON instead.", "--json"),
     )
 
@@ -66,9 +67,10 @@ def run_verb(
         print()
         return
     console = Console()
-    show_section(console, result.section)
+    show_section(console, result.section, extras["show_all"])
     drawn = f"page: {page}" if page else f"draw it: unmask report {shlex.quote(str(out))}"
-    console.print(f"tables: {out}; {drawn}", markup=False, highlight=False, soft_wrap=True)
+    more = "" if extras["show_all"] else "; all of it here: --all"
+    console.print(f"tables: {out}; {drawn}{more}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _describe_rest(out: Path) -> str | None:
