@@ -207,5 +207,5 @@ def test_bad_input(documents, tmp_path):
         MEASURE(model, data=documents[0], limit=0)
     with pytest.raises(UserError, match="'repeats' is 1, expected at least 2"):
         MEASURE(model, data=documents[0], repeats=1)
-    with pytest.raises(UserError, match="no data were given: expected a text file"):
+    with pytest.raises(UserError, match="no text was given, and"):
         MEASURE(model)
