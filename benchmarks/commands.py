@@ -2,10 +2,10 @@
 
     python benchmarks/commands.py [PAGE …] --out docs/verbs/times.csv
 
-Runs every example of `docs/verbs`, and the list of verbs on its first page, on the shipped pair, in
-one folder, as a reader would. `seconds` pass until a command ends, `first` until it has said
-something; `processor` are the seconds of all cores together, which say what it costs on a machine
-that is busy otherwise.
+Runs every example of `docs/verbs`, its list of verbs and the commands of the README on the shipped
+pair, in one folder, as a reader would. `seconds` pass until a command ends, `first` until it has
+said something; `processor` are the seconds of all cores together, which say what it costs on a
+machine that is busy otherwise.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import csv
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,10 @@ from tools.write_notebook import read_blocks  # noqa: E402
 PAGES = ROOT / "docs" / "verbs"
 BEFORE = ("data", "trace", "represent", "study")
 """Pages whose examples leave what those of others start from."""
+OWN = re.compile(r"unmask (guidance mdm|planted mdm|sweep grid\.yaml|explore runs)")
+"""Commands of models and files that are one's own; the examples of their pages are run."""
+LIMIT = 900.0
+"""Seconds after which a command is stopped."""
 
 
 @dataclass(frozen=True)
@@ -43,70 +48,94 @@ class Timed:
     first: float
     processor: float
     lines: int
+    """Lines on stdout."""
     rows: int
-    """Rows of the tables on stdout, together."""
+    """Rows of the tables among them."""
 
 
-def list_pages() -> list[Path]:
-    """The pages of the verbs, those first whose examples others start from."""
+def list_commands() -> Iterator[tuple[str, str]]:
+    """Page and line of every command, those first that others start from."""
     rank = {name: i for i, name in enumerate(BEFORE)}
     pages = [page for page in PAGES.glob("*.md") if page.stem != "README"]
-    return sorted(pages, key=lambda page: (rank.get(page.stem, len(rank)), page.stem))
+    pages.sort(key=lambda page: (rank.get(page.stem, len(rank)), page.stem))
+    for page in pages:
+        for block in read_blocks(page.read_text("utf-8")):
+            yield from ((page.stem, line) for line in block.commands)
+    for name, page in (("list", PAGES / "README.md"), ("README", ROOT / "README.md")):
+        for block in read_blocks(page.read_text("utf-8")):
+            if block.language in ("", "console"):
+                found = (line for line in block.text.splitlines() if line.startswith("unmask "))
+                yield from ((name, line) for line in found)
 
 
-def time_page(page: Path, folder: Path, limit: float, log: Path | None = None) -> Iterator[Timed]:
-    """Every command of a page, after the files that the page names."""
-    blocks = list(read_blocks(page.read_text("utf-8")))
-    for block in blocks:
-        if block.file:
-            (folder / block.file).write_text(block.text + "\n")
-    for command in (line for block in blocks for line in block.commands):
-        yield time_command(page.stem, command, folder, limit, log)
+def write_files(folder: Path) -> None:
+    """The files that the pages' commands read."""
+    shutil.copy(ROOT / "README.md", folder)
+    for page in PAGES.glob("*.md"):
+        for block in read_blocks(page.read_text("utf-8")):
+            if block.file:
+                (folder / block.file).write_text(block.text + "\n")
 
 
-def time_command(
-    page: str, command: str, folder: Path, limit: float, log: Path | None = None
-) -> Timed:
-    """One command in a process of its own; it is stopped after `limit` seconds."""
-    words = [sys.executable, "-m", *shlex.split(command, comments=True)]
+def time_all(folder: Path, pages: Sequence[str] = (), log: Path | None = None) -> Iterator[Timed]:
+    """Every command of these pages (all by default), in a process of its own."""
+    write_files(folder)
+    for page, line in list_commands():
+        if (page in pages or not pages) and not OWN.match(line):
+            yield time_command(page, line, folder, log)
+
+
+def time_command(page: str, line: str, folder: Path, log: Path | None = None) -> Timed:
+    """One command; it is stopped where it takes too long, or serves until it is stopped."""
+    words = shlex.split(line, comments=True)
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    if words[1] == "explore" and "--no-open" not in words:
+        words.append("--no-open")
+    said, errors = list[tuple[float, str]](), list[tuple[float, str]]()
     start = time.perf_counter()
     process = subprocess.Popen(
-        words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert process.stdout is not None
-    stop = threading.Timer(limit, process.terminate)
+
+    def read(stream: Iterator[str], lines: list[tuple[float, str]]) -> None:
+        for text in stream:
+            lines.append((time.perf_counter() - start, text))
+            if words[1] == "explore":
+                process.terminate()
+
+    stop = threading.Timer(LIMIT, process.terminate)
     stop.start()
-    first = None
-    said = []
-    for line in process.stdout:
-        first = first or time.perf_counter() - start
-        said.append(line.decode())
+    assert process.stdout is not None and process.stderr is not None
+    beside = threading.Thread(target=read, args=(iter(process.stderr), errors))
+    beside.start()
+    read(iter(process.stdout), said)
+    beside.join()
     _, status, usage = os.wait4(process.pid, 0)
     stop.cancel()
     seconds = time.perf_counter() - start
+    first = min((moment for moment, _ in [*said, *errors]), default=seconds)
+    lines = [text for _, text in said]
     if log is not None:
         log.mkdir(exist_ok=True)
-        name = re.sub(r"\W+", "-", command)[:60]
-        (log / f"{page}-{name}.txt").write_text(f"$ {command}\n" + "".join(said))
-    return Timed(
-        page,
-        command,
-        os.waitstatus_to_exitcode(status),
-        round(seconds, 1),
-        round(first or seconds, 1),
-        round(usage.ru_utime + usage.ru_stime, 1),
-        len(said),
-        count_rows(said),
-    )
+        name = re.sub(r"\W+", "-", " ".join(words[1:]))[:60]
+        text = "".join([f"$ {line}\n", *(text for _, text in errors), *lines])
+        (log / f"{page}-{name}.txt").write_text(text)
+    times = (round(each, 1) for each in (seconds, first, usage.ru_utime + usage.ru_stime))
+    code = os.waitstatus_to_exitcode(status)
+    return Timed(page, line, code, *times, len(lines), count_rows(lines))
 
 
 def count_rows(lines: Sequence[str]) -> int:
-    """Rows of the tables that rich drew: lines below a heading, between its bars."""
+    """Rows of the tables that rich drew: what stands left in a line between heading and end."""
     rows, inside = 0, False
     for line in lines:
         inside = (inside or line.startswith("┡")) and not line.startswith("└")
-        rows += inside and line.startswith("│")
+        rows += inside and line.startswith("│ ") and not line.startswith("│  ")
     return rows
 
 
@@ -120,23 +149,16 @@ def write_times(rows: Sequence[Timed], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("pages", nargs="*")
+    parser.add_argument("pages", nargs="*", help="Pages by name, list or README; all by default.")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--limit", type=float, default=600.0)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--log", type=Path, help="A folder for what each command says.")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.folder or Path(scratch)
-        folder.mkdir(exist_ok=True)
-        for page in list_pages():
-            if options.pages and page.stem not in options.pages:
-                continue
-            for row in time_page(page, folder, options.limit, options.log):
-                print(row, flush=True)
-                rows.append(row)
-                write_times(rows, options.out)
+        for row in time_all(Path(scratch), options.pages, options.log):
+            print(row, flush=True)
+            rows.append(row)
+            write_times(rows, options.out)
 
 
 if __name__ == "__main__":

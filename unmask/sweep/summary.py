@@ -175,7 +175,7 @@ def subtract_best(
 
 
 def is_behind(row: ComparedRow, best: ComparedRow, entry: MeasureEntry) -> bool:
-    """Whether a row is clearly worse than the best: the interval of their difference is beyond 0."""
+    """Whether a row is clearly worse than the best: their difference has an interval beyond 0."""
     gap = subtract_best(row, best, entry)
     return gap is not None and (gap.low > 0 if entry.better == "lower" else gap.high < 0)
 
