@@ -106,12 +106,14 @@ def test_without_a_terminal_long_work_soon_says_how_far_it_is():
 
 def test_the_time_left_is_estimated_from_the_pace():
     """Also from what is done of the item at work, and by what items cost."""
-    outer = progress._Work("trace", 4, whole=8.0, done=1, cost_done=1.0, cost_now=3.0)
-    inner = progress._Work("", 6, whole=6.0, done=2, cost_done=2.0)
-    assert progress.describe([outer], 10.0) == "trace: 1 of 4  after 10 s, about 70 s left"
-    assert progress.describe([outer, inner], 10.0) == "trace: 1 of 4  after 10 s, about 30 s left"
-    begun = progress._Work("trace", 4, whole=4.0)
-    assert progress.describe([begun], 10.0).endswith("how long it takes is not known yet")
+    outer = progress._Tracked("trace", 4, whole=8.0, done=1, cost_done=1.0, cost_now=3.0)
+    inner = progress._Tracked("", 6, whole=6.0, done=2, cost_done=2.0)
+    assert progress.say_how_far([outer], 10.0) == "trace: 1 of 4  after 10 s, about 70 s left"
+    assert (
+        progress.say_how_far([outer, inner], 10.0) == "trace: 1 of 4  after 10 s, about 30 s left"
+    )
+    begun = progress._Tracked("trace", 4, whole=4.0)
+    assert progress.say_how_far([begun], 10.0).endswith("how long it takes is not known yet")
     times = (4.4, 120, 7200)
     assert [progress.format_seconds(each) for each in times] == ["4 s", "2 min", "2.0 h"]
 

@@ -27,7 +27,7 @@ With what a command takes to start, its first line is there within five seconds.
 
 
 @dataclass(eq=False)
-class _Work:
+class _Tracked:
     """Items that are gone through: how many there are, and how much of it each is."""
 
     what: str
@@ -43,7 +43,7 @@ class _Work:
 
 _bars: "Progress | None" = None
 """The display that is up: rich draws one at a time without stray lines."""
-_works: list[_Work] = []
+_works: list[_Tracked] = []
 """What is at work, the outermost first: each one after it is inside an item of the one before."""
 
 
@@ -60,7 +60,7 @@ def track(
     left supposes that an item takes as long as its `cost`, in any unit.
     """
     costs = list(map(cost, items)) if isinstance(items, Sequence) else [1.0] * (total or 0)
-    work, is_inner = _Work(what, total, sum(costs)), _is_shown()
+    work, is_inner = _Tracked(what, total, sum(costs)), _is_shown()
     with _open_bars() as bars, _show(work, bars, is_inner, in_lines):
         for i, item in enumerate(items):
             work.cost_now = costs[i] if i < len(costs) else 0.0
@@ -81,7 +81,7 @@ def track_inside(items: Sequence[T]) -> Iterator[T]:
 @contextmanager
 def count_inside(total: int) -> Generator[Callable[[int, int], None]]:
     """A function that says, inside other work, how many of `total` are done and how many begin."""
-    work = _Work("", total, float(total))
+    work = _Tracked("", total, float(total))
 
     def begin(done: int, number: int) -> None:
         work.done, work.cost_done, work.cost_now = done, float(done), float(number)
@@ -101,7 +101,7 @@ def count_inside(total: int) -> Generator[Callable[[int, int], None]]:
 @contextmanager
 def announce(what: str) -> Generator[None]:
     """Says that work goes on which is not counted, as long as nothing inside it is."""
-    work, is_inner = _Work(what, None, 1.0, cost_now=1.0), _is_shown()
+    work, is_inner = _Tracked(what, None, 1.0, cost_now=1.0), _is_shown()
     with _open_bars() as bars, _show(work, bars, is_inner, in_lines=True):
         yield
 
@@ -112,7 +112,9 @@ def _is_shown() -> bool:
 
 
 @contextmanager
-def _show(work: _Work, bars: "Progress | None", is_inner: bool, in_lines: bool) -> Generator[None]:
+def _show(
+    work: _Tracked, bars: "Progress | None", is_inner: bool, in_lines: bool
+) -> Generator[None]:
     """The work among those that are shown: as a bar, or in lines that a thread prints."""
     stop = threading.Event()
     _works.append(work)
@@ -138,7 +140,7 @@ def _move_bars(bars: "Progress | None") -> None:
             bars.update(work.task, completed=_find_share(_works[i:]) * work.total)
 
 
-def _find_share(works: Sequence[_Work]) -> float:
+def _find_share(works: Sequence[_Tracked]) -> float:
     """How much of the first of these works is done; each later one is inside an item of it."""
     share = 0.0
     for work in reversed(works):
@@ -146,17 +148,17 @@ def _find_share(works: Sequence[_Work]) -> float:
     return min(share, 1.0)
 
 
-def _print_estimates(work: _Work, stop: threading.Event) -> None:
+def _print_estimates(work: _Tracked, stop: threading.Event) -> None:
     """Lines that say how far work is and how long it will take, until it ends."""
     start, wait = time.monotonic(), LINE_FIRST
     while not stop.wait(wait):
         works = list(_works)
         if work in works:
-            _print_line(describe(works[works.index(work) :], time.monotonic() - start))
+            _print_line(say_how_far(works[works.index(work) :], time.monotonic() - start))
         wait = LINE_EVERY
 
 
-def describe(works: Sequence[_Work], passed: float) -> str:
+def say_how_far(works: Sequence[_Tracked], passed: float) -> str:
     """A line on the first of these works after so many seconds; the others are inside it."""
     first, share = works[0], _find_share(works)
     count = "" if first.total is None else f" {first.done} of {first.total}"
