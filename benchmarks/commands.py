@@ -53,7 +53,7 @@ class Timed:
     """Rows of the tables among them."""
 
 
-def list_commands() -> Iterator[tuple[str, str]]:
+def list_lines() -> Iterator[tuple[str, str]]:
     """Page and line of every command, those first that others start from."""
     rank = {name: i for i, name in enumerate(BEFORE)}
     pages = [page for page in PAGES.glob("*.md") if page.stem != "README"]
@@ -80,7 +80,7 @@ def write_files(folder: Path) -> None:
 def time_all(folder: Path, pages: Sequence[str] = (), log: Path | None = None) -> Iterator[Timed]:
     """Every command of these pages (all by default), in a process of its own."""
     write_files(folder)
-    for page, line in list_commands():
+    for page, line in list_lines():
         if (page in pages or not pages) and not OWN.match(line):
             yield time_command(page, line, folder, log)
 
