@@ -73,7 +73,7 @@ import sys, time
 from unmask.base import progress
 
 progress.LINE_FIRST, progress.LINE_EVERY = 0.2, float(sys.argv[1])
-for piece in progress.track(range(3), "recall", 3, in_lines=True, cost=float):
+for piece in progress.track(range(3), "recall", 3, in_lines=True, cost=lambda item: 1 + item):
     for part in progress.track_inside("abcd"):
         time.sleep(0.1)
 with progress.watch("training") as notify:
@@ -94,7 +94,7 @@ def run_in_lines(every: float, **environment: str) -> list[str]:
 def test_without_a_terminal_long_work_soon_says_how_far_it_is():
     """A thread says it: a first item that takes long does not keep the line from coming."""
     lines = run_in_lines(every=60)
-    assert lines[0].startswith("recall: 0 of 3  after 0 s, "), lines
+    assert lines[0].startswith("recall: 0 of 3  after 0 s, about "), lines
     assert lines[1:] == [
         "training: step 1 of 3  loss 1",
         "training: step 2 of 3  loss 2, about 0 s left",

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINE_FIRST, LINE_EVERY = 2.0, 10.0
+LINE_FIRST, LINE_EVERY = 1.5, 10.0
 """Seconds until the first line, and between lines, where there is no terminal to show a bar on.
 
-With what a command takes to start, its first line is there within five seconds."""
+The first one waits as long again for an estimate. With what a command takes to start, it is there
+within five seconds."""
 
 
 @dataclass(eq=False)
@@ -152,10 +153,13 @@ def _print_estimates(work: _Tracked, stop: threading.Event) -> None:
     """Lines that say how far work is and how long it will take, until it ends."""
     start, wait = time.monotonic(), LINE_FIRST
     while not stop.wait(wait):
-        works = list(_works)
-        if work in works:
-            _print_line(say_how_far(works[works.index(work) :], time.monotonic() - start))
+        works, passed = list(_works), time.monotonic() - start
+        works = works[works.index(work) :] if work in works else [work]
         wait = LINE_EVERY
+        if passed < 2 * LINE_FIRST and not _find_share(works):
+            wait = LINE_FIRST / 5
+        else:
+            _print_line(say_how_far(works, passed))
 
 
 def say_how_far(works: Sequence[_Tracked], passed: float) -> str:
