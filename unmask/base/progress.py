@@ -192,10 +192,21 @@ def _print_line(text: str) -> None:
 
 @contextmanager
 def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
-    """A function that moves a bar, or prints lines: how much is done, of how much, and a note."""
+    """A function that moves a bar, or prints lines: how much is done, of how much, and a note.
+
+    Until it is called first, lines say what is counted inside.
+    """
     with _open_bars() as bars:
         if bars is None:
-            yield print_lines(f"{what}: step")
+            with ExitStack() as early:
+                early.enter_context(announce(what))
+                say = print_lines(f"{what}: step")
+
+                def move(done: int, total: int | None, note: str) -> None:
+                    early.close()
+                    say(done, total, note)
+
+                yield move
             return
         task = bars.add_task(what, total=None)
         yield lambda done, total, note: bars.update(
