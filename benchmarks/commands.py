@@ -131,12 +131,12 @@ def time_command(page: str, line: str, folder: Path, log: Path | None = None) ->
 
 
 def count_rows(lines: Sequence[str]) -> int:
-    """Rows of the tables that rich drew: what stands left in a line between heading and end."""
-    rows, inside = 0, False
-    for line in lines:
-        inside = (inside or line.startswith("┡")) and not line.startswith("└")
-        rows += inside and line.startswith("│ ") and not line.startswith("│  ")
-    return rows
+    """Rows of the tables that rich drew: lines in which every column has something.
+
+    Of a row that takes several lines only the first one is such a line.
+    """
+    cells = [line.strip("│\n").split("│") for line in lines if line.startswith("│")]
+    return sum(all(cell.strip() for cell in line) for line in cells)
 
 
 def write_times(rows: Sequence[Timed], path: Path) -> None:

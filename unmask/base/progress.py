@@ -222,7 +222,14 @@ def show_stages(names: Sequence[str]) -> Generator[Callable[[str, bool], None]]:
     """
     with _open_bars() as bars:
         if bars is None:
-            yield lambda name, is_done: None
+            work, is_inner = _Tracked("stages", len(names), float(len(names))), _is_shown()
+
+            def count(name: str, is_done: bool) -> None:
+                work.done += is_done
+                work.cost_done, work.cost_now = float(work.done), float(not is_done)
+
+            with _show(work, None, is_inner, in_lines=True):
+                yield count
             return
         tasks = {name: bars.add_task(name, total=1, start=False) for name in names}
 
