@@ -101,14 +101,13 @@ def format_index() -> str:
 
 
 def format_times() -> str:
-    """What each measured command takes: seconds of the processor, and those to its first line."""
+    """Seconds of the processor that each measured command takes, those that ended by themselves."""
     with MEASURED.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    lines = ["| command | seconds | first line after |", "|---|---|---|"]
+        rows = [row for row in csv.DictReader(file) if row["status"] == "0"]
+    lines = ["| command | seconds |", "|---|---|"]
     for row in rows:
         command = _escape(re.split(r" +#", row["command"])[0])
-        shown = command if len(command) <= 90 else f"{command[:89]}…"
-        lines.append(f"| `{shown}` | {float(row['processor']):.0f} | {float(row['first']):.0f} s |")
+        lines.append(f"| `{command}` | {float(row['processor']):.0f} |")
     return "\n".join(lines) + "\n"
 
 
