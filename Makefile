@@ -5,13 +5,16 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 PINS ?=
 BIN := $(VENV)/bin
+# What a study needs (63 packages, 1.6 GB with torch for processors), and what all else needs besides.
+INSTALLED := $(VENV)/.study
 READY := $(VENV)/.ready
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(PINS) -e
 AXE := build/axe/node_modules/axe-core/axe.min.js
 
 .PHONY: study test test-oldest-torch test-newest prove gpu browser hostile paper golden check format docs wheel clean
 .DEFAULT_GOAL := study
 
-study: $(READY)  ## run the study
+study: $(INSTALLED)  ## run the study
 	$(BIN)/unmask study
 
 test: $(READY)  ## every law, parity and end-to-end test, at small size
@@ -64,12 +67,16 @@ docs: $(READY)  ## the documentation site in build/docs, with HTML pages of kept
 wheel: $(READY)  ## build the wheel into dist/
 	$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Unmask needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' $(PINS)
-	@touch $(READY)
+	$(INSTALL) '.[study]'
+	@touch $@
+
+$(READY): $(INSTALLED)
+	$(INSTALL) '.[dev]'
+	@touch $@
 
 $(AXE):  ## judges the page's accessibility; without npm its proof fails and says so
 	-npm install --silent --no-save --no-package-lock --no-audit --no-fund --prefix build/axe axe-core@4.14.0

@@ -3,9 +3,11 @@
 python tools/write_verbs.py
 
 Each page holds, for every command it tells about, a pair of markers; what stands between them is
-written anew. The index lists the pages with the first line of each command's help.
+written anew. The index lists the pages with the first line of each command's help; the times of
+examples are those that benchmarks/commands.py measured.
 """
 
+import csv
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +19,8 @@ import typer
 from unmask.cli.main import app, load_verb
 
 FOLDER = Path(__file__).parents[1] / "docs" / "verbs"
-INDEX = "index"
+INDEX, TIMES = "index", "times"
+MEASURED = FOLDER / "times.csv"
 MARKED = re.compile(
     r"(<!-- (?P<what>[\w -]+): written by tools/write_verbs\.py -->\n).*?(<!-- end -->)", re.DOTALL
 )
@@ -97,12 +100,24 @@ def format_index() -> str:
     return "\n\n".join("\n".join(each) for each in lines) + "\n"
 
 
+def format_times() -> str:
+    """Seconds of the processor that each measured command takes, those that ended by themselves."""
+    with MEASURED.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["status"] == "0"]
+    lines = ["| command | seconds |", "|---|---|"]
+    for row in rows:
+        command = _escape(re.split(r" +#", row["command"])[0])
+        lines.append(f"| `{command}` | {float(row['processor']):.0f} |")
+    return "\n".join(lines) + "\n"
+
+
 def rewrite(text: str) -> str:
     """A page with everything between its markers written anew."""
 
     def fill(found: re.Match[str]) -> str:
         what = found["what"]
-        body = format_index() if what == INDEX else format_options(what, list_commands()[what])
+        written = {INDEX: format_index, TIMES: format_times}.get(what)
+        body = written() if written else format_options(what, list_commands()[what])
         return f"{found[1]}\n{body}\n{found[3]}"
 
     return MARKED.sub(fill, text)

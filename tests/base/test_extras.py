@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from unmask.base import extras
 from unmask.base.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -58,17 +59,24 @@ def test_the_extras_are_the_projects(extra, modules):
 def test_load_sample_and_score_need_no_extra():
     done = run(LIBRARY)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "work: step 1 of 2  half\n"
+    assert done.stderr.endswith("work: step 1 of 2  half\n")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("We sat down beside") and lines[2].startswith("We sat down beside")
     assert lines[4] == "['a', 'b']"
     assert lines[5].startswith("unmask.recall needs typer, rich, pyarrow")
     assert lines[6].startswith("a chat template needs jinja2, ")
-    assert all(line.endswith('pip install "unmask[study]"') for line in lines[5:])
+    assert all(line.endswith('pip install ".[study]"') for line in lines[5:])
 
 
 def test_the_command_says_how_to_install_it():
     done = run("import runpy; runpy.run_module('unmask', run_name='__main__')")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: the command unmask needs typer, rich,")
-    assert done.stderr.endswith('pip install "unmask[study]"\n')
+    assert done.stderr.endswith('pip install ".[study]"\n')
+
+
+def test_the_hint_names_the_checkout_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert extras.name_install("study") == f'pip install "{ROOT}[study]"'
+    monkeypatch.setattr(extras, "HOME", tmp_path)
+    assert extras.name_install("study") == 'pip install "unmask[study]"'

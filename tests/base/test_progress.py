@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.terminal import run_in_terminal
 from unmask.base import progress
 
@@ -67,16 +69,17 @@ def test_without_a_terminal_lines_go_where_they_always_go():
 
 
 LINES = """
-import sys
+import sys, time
 from unmask.base import progress
 
-progress.LINE_EVERY = float(sys.argv[1])
-for piece in progress.track(range(3), "recall", 3, in_lines=True):
-    for part in progress.track("ab", "parts", 2):
-        pass
+progress.LINE_FIRST, progress.LINE_EVERY = 0.2, float(sys.argv[1])
+for piece in progress.track(range(3), "recall", 3, in_lines=True, cost=lambda item: 1 + item):
+    for part in progress.track_inside("abcd"):
+        time.sleep(0.1)
 with progress.watch("training") as notify:
-    notify(1, None, "loss 2.5")
-    notify(2, None, "loss 2.4")
+    for step in range(1, 4):
+        notify(step, 3, f"loss {step}")
+        time.sleep(0.3)
 """
 
 
@@ -88,22 +91,40 @@ def run_in_lines(every: float, **environment: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_without_a_terminal_long_work_says_how_far_it_is():
-    """The last piece ends the work and needs no line; short work has none but training's first."""
-    lines = run_in_lines(every=0)
-    assert [line.split("  ")[0] for line in lines] == [
-        "recall: 1 of 3", "recall: 2 of 3", "training: step 1", "training: step 2"
-    ]  # fmt: skip
-    assert lines[0].endswith("after 0 s, about 0 s left") and lines[2].endswith("  loss 2.5")
-    assert run_in_lines(every=60) == ["training: step 1  loss 2.5"]
-    assert run_in_lines(every=0, RANK="1") == []
-
-
-def test_the_time_left_is_estimated_from_the_pace(monkeypatch, capsys):
-    now = iter((0.0, 0.0, 12.0, 12.0, 12.0, 15.0, 15.0, 36.0, 36.0, 36.0, 48.0))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    list(progress._track_in_lines("abcd", "trace", 4))
-    assert capsys.readouterr().err.splitlines() == [
-        "trace: 1 of 4  after 12 s, about 36 s left",
-        "trace: 3 of 4  after 36 s, about 12 s left",
+def test_without_a_terminal_long_work_soon_says_how_far_it_is():
+    """A thread says it: a first item that takes long does not keep the line from coming."""
+    lines = run_in_lines(every=60)
+    assert lines[0].startswith("recall: 0 of 3  after 0 s, about "), lines
+    assert lines[1:] == [
+        "training: step 1 of 3  loss 1",
+        "training: step 2 of 3  loss 2, about 0 s left",
     ]
+    often = run_in_lines(every=0.1)
+    assert len(often) > 6 and often[-1].startswith("training: step 3 of 3  loss 3")
+    assert run_in_lines(every=0.1, RANK="1") == []
+
+
+def test_the_time_left_is_estimated_from_the_pace():
+    """Also from what is done of the item at work, and by what items cost."""
+    outer = progress._Tracked("trace", 4, whole=8.0, done=1, cost_done=1.0, cost_now=3.0)
+    inner = progress._Tracked("", 6, whole=6.0, done=2, cost_done=2.0)
+    assert progress.say_how_far([outer], 10.0) == "trace: 1 of 4  after 10 s, about 70 s left"
+    assert (
+        progress.say_how_far([outer, inner], 10.0) == "trace: 1 of 4  after 10 s, about 30 s left"
+    )
+    begun = progress._Tracked("trace", 4, whole=4.0)
+    assert progress.say_how_far([begun], 10.0).endswith("how long it takes is not known yet")
+    times = (4.4, 120, 7200)
+    assert [progress.format_seconds(each) for each in times] == ["4 s", "2 min", "2.0 h"]
+
+
+def test_work_inside_that_an_error_left_open_says_nothing_later():
+    def leave() -> None:
+        with progress.announce("outer"):
+            kept = progress.track_inside("ab")
+            next(kept)
+            raise ValueError(kept)  # holds on to it, as a notebook's last traceback does
+
+    with pytest.raises(ValueError) as error:
+        leave()
+    assert progress._works == [] and error.value.args

@@ -46,8 +46,8 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
     cards.nth(1).wait_for()
     question = PROMPT.replace(SUBJECT, "{}")
     fact = unmask.Fact.of(SUBJECT, ANSWER, question, fact_id="explorer")
-    settings = {"layers": 1, "search_steps": 12, "prefixes": 1, "length": 44, "clamp": 8.0}
-    edit = unmask.edit(model, fact, texts["new"], reveal="cycle", **settings)
+    settings = {"layers": 1, "search_steps": 12, "prefixes": 1, "length": 44}
+    edit = unmask.edit(model, fact, texts["new"], **settings)
     reverse = "After years of work, {} is remembered as"
     asked = [PROMPT, reverse.format(texts["new"]), reverse.format(ANSWER)]
     before = [unmask.sample(model, each, steps=8, length=44).texts[0] for each in asked]

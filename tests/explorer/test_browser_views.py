@@ -242,9 +242,7 @@ def test_a_fact_is_traced(traced, model):
     assert traced.locator("mark.subject").inner_text() == SUBJECT
     assert traced.locator("mark.answer").inner_text() == ANSWER
     fact = unmask.Fact.of(SUBJECT, ANSWER, PROMPT.replace(SUBJECT, "{}"))
-    settings = unmask.Tracing(
-        parts=("resid",), corruption="gaussian", samples=2, steps=4, at=("first",), any_answer=True
-    )
+    settings = unmask.Tracing(parts=("resid",), samples=2, steps=4, at=("first",), any_answer=True)
     (grid,) = unmask.trace_steps(model, fact, settings)
     cells = traced.locator("#trace-map td").evaluate_all(
         "(all) => all.map(({ dataset: d }) => [+d.position, +d.layer, +d.value])"

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from tests.conftest import hear_interrupts
 from tests.explorer.serving import read_events
 from unmask.base.errors import UserError
-from unmask.base.extras import EXTRAS
 from unmask.cli.main import app
 
 COMMAND = [sys.executable, "-m", "unmask", "explore", "--no-open"]
@@ -73,15 +72,3 @@ def test_mistakes_are_sentences(tmp_path):
             done = runner.invoke(app, ["explore", "--no-open", *words])
             assert isinstance(done.exception, UserError) and sentence in str(done.exception)
             assert done.stdout == ""
-
-
-def test_without_its_extra_it_says_how_to_install_it():
-    script = (
-        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS['explore']}))\n"
-        "sys.argv = ['unmask', 'explore']\n"
-        "import runpy; runpy.run_module('unmask', run_name='__main__')"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.endswith('pip install "unmask[explore]"\n')
-    assert done.stderr.startswith("error: unmask explore needs starlette, uvicorn")

@@ -81,7 +81,7 @@ def test_a_stopped_measure_is_resumed_by_the_line_it_prints(number, status, line
     process.send_signal(number)
     _, error = process.communicate(timeout=300)
     assert process.returncode == status and "Traceback" not in error
-    said, _, resume = error.strip().rpartition("go on where it stopped with: ")
+    said, _, resume = error.strip().splitlines()[-1].rpartition("go on where it stopped with: ")
     assert said == f"{line}; what is done is kept in {out}; "
     kept = {path: path.stat().st_mtime_ns for path in out.rglob("parts/**/*.parquet")}
     assert kept

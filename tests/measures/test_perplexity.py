@@ -12,9 +12,11 @@ from tests.conftest import lively, make_model, make_noised
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.evaluation.perplexity import cut_documents, score_documents
+from unmask.measures.inputs import find_corpus
 from unmask.measures.perplexity import MEASURE
 from unmask.measures.runner import pool_results, read_result
-from unmask.net.families import Family
+from unmask.measures.texts import read_texts
+from unmask.net.families import Family, parse_families
 from unmask.net.model import Model
 from unmask.objectives.likelihood import make_scorer, score_rolling
 
@@ -207,5 +209,20 @@ def test_bad_input(documents, tmp_path):
         MEASURE(model, data=documents[0], limit=0)
     with pytest.raises(UserError, match="'repeats' is 1, expected at least 2"):
         MEASURE(model, data=documents[0], repeats=1)
-    with pytest.raises(UserError, match="no data were given: expected a text file"):
+    with pytest.raises(UserError, match="no text was given, and"):
         MEASURE(model)
+
+
+def test_by_default_a_shipped_model_reads_statements_that_training_kept_out(caplog):
+    """Which cost it less than guesses; text of another kind costs more, and that is said."""
+    families = parse_families(["reversal-ar"])
+    texts, _ = read_texts(None, families)
+    trained = set(find_corpus(None, families).training_texts())
+    assert len(texts) > 100 and not trained & set(texts)
+    model = unmask.load("reversal-ar", device="cpu")
+    list(score_documents(model, texts[:20]))
+    assert not caplog.text
+    list(score_documents(model, ["def f(x): return {k: v**2 for k, v in x.items()}"]))
+    assert "stranger than chance" in caplog.text and "costs 8.1" in caplog.text
+    with pytest.raises(UserError, match="no text was given"):
+        read_texts(None, [family(make_model(), "m")])

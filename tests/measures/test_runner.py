@@ -47,6 +47,7 @@ def read_numbers(folder) -> dict:
 def test_the_command_that_draws_a_run_can_be_pasted(tmp_path, capsys):
     out = tmp_path / "my run"
     extras = {"out": out, "fresh": False, "shard": None, "page": None, "as_json": False}
+    extras["show_all"] = True
     run_verb(MEASURE, {"models": MODELS}, CountingSettings(), extras)
     assert capsys.readouterr().out.endswith(f"draw it: unmask report '{out}'\n")
 

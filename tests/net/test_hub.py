@@ -84,7 +84,8 @@ def test_known_models_are_described():
 
 
 def test_models_lists_shipped_cached_and_known(cache):
-    listed = run("models", cache=cache)
+    few, listed = (run("models", *more, cache=cache) for more in ((), ("--all",)))
+    assert "someone/tiny-mdm" in few.stdout and "more that are known" in few.stdout
     assert listed.returncode == 0
     assert "someone/tiny-mdm" in listed.stdout and "cached" in listed.stdout
     assert "mdm_safetensors/mdm-1028M-1600e18.safetensors" in listed.stdout.replace("\n", "")
@@ -96,7 +97,7 @@ def test_models_lists_shipped_cached_and_known(cache):
 
 
 def test_a_narrow_terminal_cuts_no_name():
-    listed = commands.run("models", columns=80).stdout.split()
+    listed = commands.run("models", "--all", columns=80).stdout.split()
     assert set(KNOWN) <= set(listed)
 
 
@@ -124,7 +125,7 @@ def test_one_file_of_many_cached(cache, tmp_path):
     for file in (tmp_path / "x").iterdir():
         name = "mdm-1028M-1600e18.safetensors" if file.suffix == ".safetensors" else file.name
         file.rename(folder / name)
-    listed = run("models", cache=cache).stdout
+    listed = run("models", "--all", cache=cache).stdout
     (mdm,) = [line for line in listed.splitlines() if line.startswith("  mdm-1028M ")]
     (ar,) = [line for line in listed.splitlines() if line.startswith("  ar-1028M ")]
     assert "cached" in mdm and "cached" not in ar

@@ -143,11 +143,11 @@ def _flatten(token) -> str:
 def read_terminal(sections: Sequence[Section]) -> Said:
     from rich.console import Console
 
-    from unmask.report.render_terminal import show_section
+    from unmask.report.render_terminal import show_blocks
 
     console = Console(file=StringIO(), width=4000, color_system=None)
     for section in sections:
-        show_section(console, section, is_full=False)
+        show_blocks(console, [*section.opening, *section.blocks], is_full=False)
     said = Said()
     for line in console.file.getvalue().splitlines():
         if line.startswith("│"):

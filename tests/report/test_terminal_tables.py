@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from unmask.blocks.blocks import Column, Row, Table
+from unmask.blocks.blocks import Column, Finding, Row, Section, Table
 from unmask.evaluation.statistics import Interval
-from unmask.report.render_terminal import show_blocks
+from unmask.report.render_terminal import show_blocks, show_section
 
 MODELS = ("reversal-mdm", "reversal-ar")
 NAMES = ("likelihood", "perplexity", "preference", "standardised", "distances", "of documents")
@@ -43,6 +43,30 @@ def test_a_table_that_does_not_fit_names_its_rows_again():
     assert sum("reversal-mdm" in line for line in lines) == sum(" model " in line for line in lines)
     assert lines[0].strip() == "Means" and lines.count(lines[0]) == 1
     assert "and 1 more rows" in lines[-1]
+
+
+def test_a_section_is_short_unless_all_of_it_is_asked_for():
+    """Sentences, the first table with numbers, twelve rows, every value whole in one line."""
+    rows = 20 * make_table().rows
+    words = Table("texts", "Texts", [Column("text")], [Row(["examples have no numbers"])])
+    values = Table("means", "Means", make_table().columns, rows)
+    later = Table("later", "Later", make_table().columns, rows)
+    said = [Finding(f"Finding {i}.", "above") for i in range(9)]
+    section = Section("recall", "What is recalled", [*said, words, values, later])
+
+    def read(is_full: bool) -> list[str]:
+        console = Console(file=StringIO(), width=80, color_system=None)
+        show_section(console, section, is_full)
+        return console.file.getvalue().splitlines()
+
+    brief, full = read(is_full=False), read(is_full=True)
+    assert sum("−11.53 [−12.37, −10.69]" in line for line in brief) == 12
+    assert sum(line.startswith("└") for line in brief) == 1
+    assert "Finding 7." in "".join(brief) and "Finding 8." not in "".join(brief)
+    assert "and 1 more sentences" in brief[-1]
+    assert any("and 28 more rows and 5 more columns" in line for line in brief)
+    for left_out in ("Finding 8.", "examples have", "Later"):
+        assert left_out in "".join(full) and left_out not in "".join(brief)
 
 
 def test_a_word_longer_than_the_line_goes_on_below():

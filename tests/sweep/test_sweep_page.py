@@ -121,6 +121,18 @@ def test_a_model_without_axes_has_words_of_its_own(tmp_path):
     assert "the only model with 1.000" in best.text
 
 
+def test_a_best_is_named_only_where_it_is_clear(tmp_path):
+    sweep = read_sweep(write_sweep(tmp_path, grids=[{"batch.rows": [2, 4]}], figures=[]))
+
+    def say(*costs: float) -> str:
+        rows = [make_row({"batch.rows": "2"}), make_row({"batch.rows": "4"}, *costs)]
+        text, *_ = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows}).blocks
+        return text.text
+
+    assert say(2.0, 2.1, 2.0).startswith("Best by validation (lower is better): batch.rows 2")
+    assert "no cell is clearly the best" in say(0.9, 1.3, 1.1) and "4" in say(0.9, 1.3, 1.1)
+
+
 def test_each_split_has_its_own_best(tmp_path):
     """Answers to other questions are not compared: every split is led by its own best row."""
     bound = BOUND | {"data": "README.md", "by": ["split"], "within": ["split"]}

@@ -184,3 +184,19 @@ def test_a_tokenizer_without_a_mask_gets_one_behind_its_vocabulary(tmp_path):
     assert job.model.mask_id == bare.vocab_size == config.logit_rows == config.vocab_size - 1
     assert job.model.tokenizer.mask_id == job.model.mask_id
     assert prepare_job(make_recipe(data=data, kind="causal"), CPU).model.mask_id is None
+
+
+def test_a_setting_takes_the_place_of_its_rivals_in_the_recipe():
+    budget = {"steps": None, "tokens": 10**6}
+    own = make_recipe(budget=budget, network={"changes": {"layers": 1}, "scale": 2.0})
+    for word in ("budget.steps=7", "budget.minutes=7"):
+        chosen = vars(read_recipe(own, [word]).budget).values()
+        assert [value for value in chosen if value is not None] == [7]
+    started = read_recipe(own, ["start.model=reversal-mdm"])
+    assert started.network.changes == {} and started.network.scale == 1
+    for words in (
+        ["budget.steps=7", "budget.tokens=7"],
+        ["start.model=reversal-mdm", "network.changes.layers=2"],
+    ):
+        with pytest.raises(SettingsError, match="is needed, got|for fresh weights"):
+            read_recipe(own, words)

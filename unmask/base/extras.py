@@ -1,6 +1,7 @@
 """Packages that only a part of Unmask needs: installed as extras, named where they are missing."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
@@ -8,13 +9,13 @@ from unmask.base.errors import UserError
 EXTRAS = {
     "study": (
         *("typer", "rich", "pyarrow", "scipy", "sklearn", "threadpoolctl", "sacrebleu", "jinja2"),
-        *("matplotlib", "plotly"),
+        *("matplotlib", "plotly", "starlette", "uvicorn"),
     ),
-    "explore": ("starlette", "uvicorn"),
     "lm-eval": ("lm_eval",),
 }
-"""Modules of each extra: `study` has the command line, the measures and their report, `explore` the
-page in the browser, `lm-eval` the lm-evaluation-harness."""
+"""Modules of each extra: `study` has the command line, the measures, their report and the explorer,
+`lm-eval` the lm-evaluation-harness."""
+HOME = Path(__file__).parents[2]
 
 
 def require_extra(extra: str, what: str, *modules: str) -> None:
@@ -26,8 +27,15 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
     if missing:
         raise UserError(
             f"{what} needs {', '.join(missing)}, which the base installation leaves out: "
-            f'pip install "unmask[{extra}]"'
+            f"{name_install(extra)}"
         )
+
+
+def name_install(extra: str) -> str:
+    """The command that installs an extra: of the checkout that this is, or else of the package."""
+    if not (HOME / "pyproject.toml").is_file():
+        return f'pip install "unmask[{extra}]"'
+    return f'pip install "{"." if Path.cwd() == HOME else HOME}[{extra}]"'
 
 
 class Shown:

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from unmask.base.files import refuse_existing
-from unmask.base.progress import track
+from unmask.base.progress import announce, track
 from unmask.data.city_lines import find_city_leaks, make_city_corpus
 from unmask.data.corpus import Corpus, find_corpus_problems, save_corpus
 from unmask.data.passages import make_passages
@@ -173,10 +173,12 @@ def make_text(
 ) -> None:
     """Turn text into token shards; the tokenizer is saved with them."""
     if tokenizer is None:
-        known = Tokenizer.train(track(read_documents(files), "learning the tokenizer"), vocab)
+        known = Tokenizer.train(
+            track(read_documents(files), "learning the tokenizer", in_lines=True), vocab
+        )
     else:
         known = Tokenizer.load(tokenizer, mask="if any")
-    write_shards(track(read_documents(files), "writing shards"), known, out)
+    write_shards(track(read_documents(files), "writing shards", in_lines=True), known, out)
     _show(out)
 
 
@@ -196,24 +198,26 @@ def check(path: Path = PLACE) -> None:
 
     from unmask.report.terminal import show_problems
 
-    source = read_source(path)
-    if isinstance(source, Corpus):
-        problems = list(find_corpus_problems(source, read_own_tokenizer(path)))
-        problems += find_city_leaks(source)
-    elif isinstance(source, Shards):
-        problems = list(source.find_problems())
-    else:
-        problems = list(find_own_problems(path, source))
+    with announce("checking"):
+        source = read_source(path)
+        if isinstance(source, Corpus):
+            problems = list(find_corpus_problems(source, read_own_tokenizer(path)))
+            problems += find_city_leaks(source)
+        elif isinstance(source, Shards):
+            problems = list(source.find_problems())
+        else:
+            problems = list(find_own_problems(path, source))
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 
 
 def _save(corpus: Corpus, out: Path, vocab: int | None = None, of_words: bool = False) -> None:
     """Write a corpus, with a tokenizer learned from its lines if one is asked for; and show it."""
-    tokenizer = Tokenizer.of_words(corpus.training_texts()) if of_words else None
-    if vocab is not None:
-        tokenizer = Tokenizer.train(corpus.training_texts(), vocab)
-    save_corpus(corpus, out, tokenizer)
+    with announce("learning the tokenizer, writing"):
+        tokenizer = Tokenizer.of_words(corpus.training_texts()) if of_words else None
+        if vocab is not None:
+            tokenizer = Tokenizer.train(corpus.training_texts(), vocab)
+        save_corpus(corpus, out, tokenizer)
     _show(out)
 
 

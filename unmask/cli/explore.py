@@ -9,7 +9,6 @@ from pathlib import Path
 import typer
 
 from unmask.base.errors import UserError
-from unmask.base.extras import require_extra
 from unmask.cli.options import list_models
 from unmask.study.settings import SHIPPED_MODEL, SHIPPED_TWIN
 
@@ -34,7 +33,6 @@ def explore(
 
     The page is served to this machine alone; its address, with a token, is the last line printed.
     """
-    require_extra("explore", "unmask explore")
     import uvicorn
 
     from unmask.explorer.server import make_app

@@ -8,6 +8,7 @@ from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.base.extras import require_extra
+from unmask.base.progress import announce
 from unmask.cli.options import add_option, make_command
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.measures.contract import Argument
@@ -60,7 +61,8 @@ def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]
     require_writable(extras["out"])
     lm = UnmaskLM(given["name"], device=extras["device"], dtype=extras["dtype"], settings=settings)
     try:
-        report = evaluate(lm, evaluation, known)
+        with announce("harness"):
+            report = evaluate(lm, evaluation, known)
     finally:
         lm.close()
     if report is None:  # another process of several shows it

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 WIDE = 120
 """Columns of a terminal that shows all of the list of models."""
+FEW = 12
+"""Models that are listed unless all are asked for."""
 
 
 def models(
@@ -23,6 +25,7 @@ def models(
         help="Fetch this model and its tokenizer, and say where they are; list nothing.",
         autocompletion=list_models,
     ),
+    show_all: bool = typer.Option(False, "--all", help="List all that are known by name."),
 ) -> None:
     """List the models that are shipped, cached on this machine, and known by name; or fetch one."""
     from rich.box import SIMPLE_HEAD
@@ -48,9 +51,11 @@ def models(
     for title in ("works", "licence", "from") if is_wide else ("works",):
         table.add_column(title, overflow="fold")
 
+    rows = list[tuple[str, ...]]()
+
     def add(name: str, described: tuple[str, ...], where: str, *more: str) -> None:
         *columns, uses = described
-        table.add_row(name, *columns, where, uses, *(more if is_wide else ()))
+        rows.append((name, *columns, where, uses, *(more if is_wide else ())))
 
     for name in shipped_models():
         add(name, _describe(name), "shipped", "Apache-2.0", "this package")
@@ -64,7 +69,12 @@ def models(
     for repo, files in cached.items():
         if repo not in {known.repo for known in KNOWN.values()}:
             add(repo, _describe(repo), "cached", "", format_bytes(sum(files.values())))
+    rows.sort(key=lambda row: row[4] == "hub")  # those that are here stand first
+    for row in rows if show_all else rows[:FEW]:
+        table.add_row(*row)
     console.print(table)
+    if len(rows) > FEW and not show_all:
+        console.print(f"and {len(rows) - FEW} more that are known by name: --all")
     console.print(
         "Size is in parameters, counted once a model is on this machine, where unmask info shows "
         "its shapes; memory is that of its weights in bfloat16. What works: all is sample, score, "
@@ -73,6 +83,8 @@ def models(
     )
     if not is_wide:
         console.print(f"In {WIDE} columns there are licences, and where each comes from.")
+    if not show_all:
+        return
     doubts = (f"{', '.join(names)} ({what})" for what, names in group_unconfirmed().items())
     console.print(f"Not confirmed from released files, papers or code: {'; '.join(doubts)}.")
 

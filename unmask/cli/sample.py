@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
+from unmask.base.progress import announce
 from unmask.cli.exits import note_when_stopped
 from unmask.cli.options import add_option, make_command
 from unmask.measures.contract import Argument
@@ -55,7 +56,6 @@ EXTRAS = (
 def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
     """What the verb does: texts on stdout, un-masked step by step where that is a terminal."""
     import json
-    from contextlib import nullcontext
 
     from rich.console import Console
 
@@ -113,7 +113,7 @@ def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[
         so_far[0].save(save)
         return f"what was written so far is in {save}"
 
-    with note_when_stopped(keep), screen or nullcontext():
+    with note_when_stopped(keep), screen or announce("sample"):
         if extras["read"] is not None:
             trajectory = read_trajectories(model, extras["read"], settings.watch)
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from unmask.base.errors import UserError, describe_notice
+from unmask.base.progress import announce
 from unmask.cli.exits import note_when_stopped
 from unmask.cli.options import add_option, make_command
 from unmask.study.settings import StudySettings
@@ -129,7 +130,8 @@ def report(
 
     from unmask.report.page import draw_report
 
-    place = draw_report(runs, out, join, title)
+    with announce("drawing the page"):
+        place = draw_report(runs, out, join, title)
     Console().print(f"drawn: {place.resolve().as_uri()}", markup=False, soft_wrap=True)
 
 

@@ -28,6 +28,7 @@ def sweep(
     processes: int = typer.Option(
         1, min=1, help="Processes that share the work on this machine, and its device."
     ),
+    show_all: bool = typer.Option(False, "--all", help="Print all tables, whole."),
     dry_run: bool = typer.Option(False, help="List the cells and stop; nothing is trained."),
 ) -> None:
     """Train and measure a grid of recipes, and compare them; several processes share the work."""
@@ -57,7 +58,7 @@ def sweep(
             file, folder, *words, minutes=minutes, device=device, watch=watch, processes=processes
         )
         section, places = draw_sweep(outcome, page)
-    show_section(console, section)
+    show_section(console, section, show_all)
     shown = ", ".join(map(str, places))
     console.print(f"written: {shown}", markup=False, highlight=False, soft_wrap=True)
     if outcome.ended != "done":

@@ -15,7 +15,7 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
     from unmask.toy.show import show_report
 
     console = Console()
-    show_report(console, run_toy(settings, extras["out"]))
+    show_report(console, run_toy(settings, extras["out"]), extras["show_all"])
     console.print(f"all numbers: {extras['out'] / 'toy.json'}", markup=False)
 
 
@@ -24,6 +24,11 @@ toy = make_command(
     "Train every kind of model on a toy language and show how well each speaks it.",
     [],
     ToySettings,
-    [add_option("out", Path, Path("runs/toy"), "Folder for toy.json.")],
+    [
+        add_option("out", Path, Path("runs/toy"), "Folder for toy.json."),
+        add_option(
+            "show_all", bool, False, "Print each variant's noise and samples, too.", "--all"
+        ),
+    ],
     _run,
 )

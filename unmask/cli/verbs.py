@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.devices import read_ranks
+from unmask.base.progress import announce
 from unmask.cli.exits import note_when_stopped, repeat_command
 from unmask.cli.options import add_option, make_command
 from unmask.measures.measure import Measure
@@ -24,6 +25,7 @@ def make_verb(measure: Measure) -> Any:
         add_option("fresh", bool, False, again),
         add_option("shard", str | None, None, share),
         add_option("page", Path | None, None, "Also draw the result to this .html or .md file."),
+        add_option("show_all", bool, False, "Print all tables, whole.", "--all"),
         add_option("as_json", bool, False, "Print the summary as JSON instead.", "--json"),
     )
 
@@ -47,7 +49,8 @@ def run_verb(
         check_place(page)
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
-        inputs = measure.inputs.read(given, settings)
+        with announce(f"{measure.name}, reading models and data"):
+            inputs = measure.inputs.read(given, settings)
         # As torchrun sets them. A call from Python does not read them: a notebook may have them.
         rank, world, _ = read_ranks()
         result = run_measure(measure, inputs, settings, out, extras["fresh"], shard, rank, world)
@@ -64,9 +67,10 @@ def run_verb(
         print()
         return
     console = Console()
-    show_section(console, result.section)
+    show_section(console, result.section, extras["show_all"])
     drawn = f"page: {page}" if page else f"draw it: unmask report {shlex.quote(str(out))}"
-    console.print(f"tables: {out}; {drawn}", markup=False, highlight=False, soft_wrap=True)
+    more = "" if extras["show_all"] else "; all of it here: --all"
+    console.print(f"tables: {out}; {drawn}{more}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _describe_rest(out: Path) -> str | None:

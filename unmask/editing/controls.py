@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.base.progress import track_inside
 from unmask.base.streams import RowStreams
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.editing.edit import Edit, Factors, digest_downs
@@ -123,7 +124,7 @@ def tune(
     try:
         for name, parameter in net.named_parameters():
             parameter.requires_grad_(name in chosen)
-        for step in range(updates + 1):
+        for step in track_inside(range(updates + 1)):
             reached = _cost(model, row, span) <= target
             if reached or step == updates:
                 break

@@ -4,6 +4,7 @@ A masked model also has an exact cost: that of writing the text from left to rig
 call (`METHODS`).
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -32,6 +33,7 @@ METHODS = ("bound", "chain")
 of writing the text from left to right, one token at a time, which masked models alone have. Causal
 models have one cost, and do not read it."""
 
+_log = logging.getLogger("unmask")
 TextScorer = Callable[[Tensor, Tensor, int], Estimate]
 """A window, which of its tokens are given, and a seed."""
 
@@ -81,14 +83,32 @@ def score_documents(
         [*tokenizer.opening, *ids, *tokenizer.ending]
         for ids in tokenizer.encode_documents(list(documents))
     ]
-    numbered = enumerate(track(encoded, "documents", len(encoded)))
-    if method == "chain" and model.paradigm.sees_later:
-        yield from (score_left_to_right(model, ids, context, stride) for _, ids in numbered)
-        return
     score = _choose_score(model, context, repeats, process)
-    for i, ids in numbered:
-        x0 = torch.tensor(ids, device=model.device)
-        yield score_rolling(score, x0, context, stride, derive_seed(seed, "document", i))
+    nats, tokens = 0.0, 0
+    for i, ids in enumerate(track(encoded, "documents", len(encoded))):
+        if method == "chain" and model.paradigm.sees_later:
+            cost = score_left_to_right(model, ids, context, stride)
+        else:
+            x0, own = torch.tensor(ids, device=model.device), derive_seed(seed, "document", i)
+            cost = score_rolling(score, x0, context, stride, own)
+        nats, tokens = nats + cost.nll, tokens + cost.tokens
+        yield cost
+    warn_of_guessing(model, nats, tokens)
+
+
+def warn_of_guessing(model: Model, nats: float, tokens: int) -> None:
+    """Say so where a text costs a model more than guessing evenly among all tokens would."""
+    guess, cost = math.log(model.net.config.logit_rows), nats / max(1, tokens)
+    if cost > guess:
+        _log.warning(
+            "%s finds this text stranger than chance: %.1f nats per token, where an even guess "
+            "among its %s tokens costs %.1f. It has not learned such text; numbers on it compare "
+            "guesses.",
+            model.name,
+            cost,
+            f"{model.net.config.logit_rows:,}",
+            guess,
+        )
 
 
 def check_method(paradigm: Paradigm, name: str, method: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unmask.base.progress import track_inside
 from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
 from unmask.evaluation.contents import Contents
@@ -187,7 +188,7 @@ class AskedModel:
         passes = 2 if sampling["guidance"] else 1
         rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
         texts: dict[int, Continuation] = {}
-        for group in _group_alike(model, prompts, length):
+        for group in track_inside(_group_alike(model, prompts, length)):
             for batch, written in map_batches(group, rows, write):
                 texts |= zip(batch, written, strict=True)
         return [texts[i] for i in range(len(prompts))]

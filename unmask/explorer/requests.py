@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from unmask.base.config import CheckedSettings, build, option
+from unmask.base.config import CheckedSettings, build, option, option_of
 from unmask.base.errors import UserError
-from unmask.tracing.settings import PartName
+from unmask.editing.settings import Editing
+from unmask.tracing.settings import PartName, Tracing
 
 MOST_CHARACTERS = 20_000
 """The longest prompt; what a model's context cannot hold is refused later, by its tokens."""
@@ -117,8 +118,8 @@ class TraceRequest(QuestionRequest):
 
     answer: str
     parts: tuple[PartName, ...] = option(("resid", "mlp", "attn"), "What is restored.")
-    corruption: str = option("gaussian", "How the subject is hidden.")
-    samples: int = option(10, "Noise samples.", least=1, most=MOST_SAMPLES)
+    corruption: str = option_of(Tracing, "corruption")
+    samples: int = option(Tracing().samples, "Noise samples.", least=1, most=MOST_SAMPLES)
     step: str | int = option("first", "The denoising step: first, last or a number.", least=1)
     steps: int = option(16, "Denoising steps of the clean run.", least=1, most=MOST_STEPS)
     seed: int = option(0, "Seed of the noise.", least=0)
@@ -171,9 +172,11 @@ class EditFactRequest(QuestionRequest):
     layer: int | None = option(
         None, "The layer that is written; the middle one by default.", least=0
     )
-    search_steps: int = option(40, "Evaluations of the search for the value.", least=0, most=200)
-    reveal: Literal["none", "cycle", "random"] = option("cycle", "Tokens shown in the search.")
-    clamp: float = option(8.0, "The longest change of the value, in lengths of it.", above=0)
+    search_steps: int = option(
+        Editing().search_steps, "Evaluations of the search for the value.", least=0, most=200
+    )
+    reveal: Literal["none", "cycle", "random"] = option_of(Editing, "reveal")
+    clamp: float = option_of(Editing, "clamp")
     steps: int = option(8, "Denoising steps of an answer.", least=1, most=MOST_STEPS)
     length: int | None = option(None, "Positions of the canvas.", least=2)
     seed: int = option(0, "Seed of the search.", least=0)

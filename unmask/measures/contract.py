@@ -27,6 +27,8 @@ class Job:
 
     key: str
     work: Callable[[], "Mapping[str, Rows | pyarrow.Table]"]
+    cost: float = 1.0
+    """How long it takes beside the others, in any unit, for the time left."""
 
 
 class Inputs(Protocol):

@@ -24,6 +24,7 @@ from unmask.measures.inputs import ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result, list_differences
 from unmask.measures.settings import MachineSettings
+from unmask.measures.texts import OWN
 from unmask.results.summaries import add_outcome, cluster_ratio, subtract_clusters
 
 if TYPE_CHECKING:
@@ -51,14 +52,13 @@ class PerplexitySettings(MachineSettings):
 
 
 def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[str], str, str]:
-    """The documents of a file, or of several from Python."""
     from unmask.base.identity import digest_values
-    from unmask.data.text import read_documents
     from unmask.evaluation.perplexity import cut_documents
+    from unmask.measures.texts import read_texts
 
-    paths = list(data) if isinstance(data, list | tuple) else [data]
-    documents = cut_documents(list(read_documents(paths)), settings.limit)
-    return documents, ", ".join(map(str, paths)), digest_values(documents)
+    documents, source = read_texts(data, families)
+    documents = cut_documents(documents, settings.limit)
+    return documents, source, digest_values(documents)
 
 
 def list_jobs(inputs: ModelInputs, settings: PerplexitySettings) -> Iterator[Job]:
@@ -193,8 +193,8 @@ MEASURE = Measure(
     tables={"perplexity": "perplexity/1"},
     inputs=ModelsAndData(
         _read,
-        "A text file: .txt, .md or .jsonl (lines with a `text`), also packed as .xz or .zst.",
-        is_required=True,
+        "A text file: .txt, .md or .jsonl (lines with a `text`), also packed as .xz or .zst; "
+        f"{OWN}",
     ),
     jobs=list_jobs,
     summarise=summarise,

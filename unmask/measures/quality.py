@@ -27,6 +27,7 @@ from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.quality_judge import judge_kinship, say_kinship
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
+from unmask.measures.texts import OWN
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import GRAMS, cluster_ratio, cluster_rows, keep_shared
 
@@ -114,25 +115,26 @@ def check_judge(settings: QualitySettings) -> None:
 def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str], str, str]:
     """Pieces of documents, as many words as texts have tokens; as many as texts are drawn."""
     from unmask.base.identity import digest_values
-    from unmask.data.text import read_documents
+    from unmask.measures.texts import read_texts
     from unmask.net.families import digest_model
 
     check_judge(settings)
+    documents, source = read_texts(data, families)
     pieces = list[tuple[int, str]]()
-    for document in read_documents([data]):
+    for document in documents:
         words = document.split()
         starts = range(0, len(words) - settings.length + 1, settings.length)
         pieces += [(at, " ".join(words[at : at + settings.length])) for at in starts]
     if len(pieces) < settings.texts:
         raise UserError(
-            f"{data} has {len(pieces)} pieces of {settings.length} words: expected "
+            f"{source} has {len(pieces)} pieces of {settings.length} words: expected "
             f"{settings.texts}; give more text, or lower --texts or --length."
         )
     pieces.sort(key=lambda piece: piece[0])  # the beginnings of all documents come first
     texts = [text for _, text in pieces[: settings.texts]]
     # Another judge may come to lie in the same place.
     contents = digest_values([texts, *digest_model(settings.judge).items()])
-    return texts, str(data), contents
+    return texts, source, contents
 
 
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
@@ -303,8 +305,8 @@ MEASURE = Measure(
     tables={"quality": "quality/3"},
     inputs=ModelsAndData(
         _read,
-        "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz or .zst).",
-        is_required=True,
+        "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz or .zst); "
+        f"{OWN}",
     ),
     jobs=list_jobs,
     summarise=summarise,

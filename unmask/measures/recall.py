@@ -117,7 +117,8 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
             for guidance, steps in product(strengths, counts):
                 key = f"{member.key}-{part.name}-{steps or 'any'}{number}"
                 key += f"-guidance-{guidance:g}" if len(strengths) > 1 else ""
-                yield Job(key, partial(work, member, part, steps, guidance))
+                cost = len(part.facts) * (steps or max(settings.steps))
+                yield Job(key, partial(work, member, part, steps, guidance), cost)
 
 
 def summarise_texts(tables: Tables, settings: RecallSettings) -> Summary:

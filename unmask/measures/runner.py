@@ -8,6 +8,7 @@ pool_results    several results of one measure → one
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_file
 from unmask.base.locks import RunRefusedError
-from unmask.base.progress import track
+from unmask.base.progress import announce, track
 from unmask.base.runs import RunRecord, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, has_rows, read_table, write_table
 from unmask.measures.contract import Inputs, Job, Rows, Tables
@@ -78,7 +79,8 @@ def run_measure(
     )
     # Before jobs are made, which may ask a model.
     gives_way = not fresh and _gives_way(measure, folder, record, loose)
-    jobs = list(measure.jobs(inputs, settings))
+    with announce(f"{measure.name}, what is asked"):
+        jobs = list(measure.jobs(inputs, settings))
     if not jobs:
         raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
     if shard is not None:
@@ -162,8 +164,10 @@ def _run_jobs(
     # The last table's part is written last: with it, all parts of a job are there.
     done = parts[list(parts)[-1]]
     missing = [job for job in jobs[rank::world] if not done.has(job.key)]
-    for job in track(missing, measure.name, len(missing), in_lines=True):
-        _work(job, parts)
+    shown = track(missing, measure.name, len(missing), in_lines=True, cost=lambda job: job.cost)
+    with closing(shown) as tracked:
+        for job in tracked:
+            _work(job, parts)
 
     if waits and rank == 0:
         _wait_for(jobs, done, world)

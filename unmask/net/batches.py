@@ -7,6 +7,7 @@ import torch
 
 from unmask.base.devices import free_bytes
 from unmask.base.errors import UserError
+from unmask.base.progress import count_inside
 from unmask.net.counts import count_cache_bytes
 from unmask.net.model import Model
 
@@ -51,26 +52,28 @@ def map_batches(
     A batch that does not fit into memory is halved, and so are those after it.
     """
     start = 0
-    while start < len(items):
-        batch = items[start : start + rows]
-        try:
-            results = call(batch)
-        except RuntimeError as error:
-            if not ran_out_of_memory(error):
-                raise
-            rows = len(batch) // 2
-            results = None
-        if results is None:  # outside of the handler, which keeps the failed call's tensors alive
-            if rows == 0:
-                raise UserError(
-                    "not even one row fits into the device's memory: use a smaller dtype "
-                    "(--dtype bfloat16), a shorter --length, or another --device."
-                )
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            continue
-        yield batch, results
-        start += len(batch)
+    with count_inside(len(items)) as begin:
+        while start < len(items):
+            batch = items[start : start + rows]
+            begin(start, len(batch))
+            try:
+                results = call(batch)
+            except RuntimeError as error:
+                if not ran_out_of_memory(error):
+                    raise
+                rows = len(batch) // 2
+                results = None
+            if results is None:  # outside of the handler, which keeps the failed call's tensors
+                if rows == 0:
+                    raise UserError(
+                        "not even one row fits into the device's memory: use a smaller dtype "
+                        "(--dtype bfloat16), a shorter --length, or another --device."
+                    )
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                continue
+            yield batch, results
+            start += len(batch)
 
 
 def ran_out_of_memory(error: RuntimeError) -> bool:

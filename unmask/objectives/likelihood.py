@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unmask.base.config import LARGEST, check_arguments
 from unmask.base.errors import UserError, suggest
+from unmask.base.progress import track_inside
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
 from unmask.data.tokenizer import Added
@@ -236,7 +237,7 @@ def score_rolling(
     errors are independent. The text's first token is taken as given.
     """
     total = Estimate(0.0, 0.0, 0)
-    for start, done, stop in list_windows(len(x0), context, stride):
+    for start, done, stop in track_inside(list(list_windows(len(x0), context, stride))):
         given = torch.arange(start, stop, device=x0.device) < done
         total += score(x0[start:stop], given, derive_seed(seed, "window", start))
     return total

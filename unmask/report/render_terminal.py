@@ -34,27 +34,42 @@ _STYLES: dict[RowRole, str] = {
 }
 SHADES = " ░▒▓█"
 """Readable without colours, too."""
-MOST_VIEWS, MOST_PANELS, MOST_ROWS = 2, 3, 60
-"""Views, panels and rows of the largest heatmap that is shown; a larger one is for a page."""
+MOST_PANELS, MOST_ROWS = 3, 60
+"""Panels and rows of the largest heatmap that is shown; a larger one is for a page."""
+BRIEF_SENTENCES, BRIEF_ROWS = 8, 12
+"""What is shown of a section unless all of it is asked for."""
 MARGIN = 3
 """What a column of a table takes besides its text: a space either side, and a line."""
 
 
 def show_section(console: Console, section: Section, is_full: bool = False) -> None:
-    """The section's sentences and tables; what is folded away is shown where `is_full`.
+    """The section's sentences and one small table; all of its tables and folds where `is_full`.
 
-    The first figure is shown as well where it is a small heatmap.
+    The first figure is shown where it is a small heatmap, which then takes the table's place.
     """
     console.print(RichText(section.title, style="bold"))
-    show_blocks(console, section.opening, is_full)
-    blocks = section.blocks
-    at = next((i for i, block in enumerate(blocks) if isinstance(block, Figure)), None)
-    show_blocks(console, blocks[:at], is_full)
-    if at is not None:
-        figure = blocks[at]
-        if isinstance(figure, Figure) and figure.chart == "heatmap":
-            show_heatmap(console, figure)
-        show_blocks(console, blocks[at:], is_full)
+    blocks = [*section.opening, *section.blocks]
+    figure = next((block for block in blocks if isinstance(block, Figure)), None)
+    table = next((each for each in blocks if isinstance(each, Table) and _has_numbers(each)), None)
+    sentences = 0
+    for block in blocks:
+        if block is figure and show_heatmap(console, figure):
+            table = None
+        elif is_full:
+            show_blocks(console, [block], is_full)
+        elif block is table:
+            console.print(make_tables(table, BRIEF_ROWS, console.width, is_brief=True)[0])
+        elif isinstance(block, Text | Finding | Notice):
+            sentences += 1
+            if sentences <= BRIEF_SENTENCES:
+                show_blocks(console, [block], is_full)
+    if sentences > BRIEF_SENTENCES and not is_full:
+        console.print(f"and {sentences - BRIEF_SENTENCES} more sentences", style="dim")
+
+
+def _has_numbers(table: Table) -> bool:
+    """Whether a table has values that are no words, as examples of texts have not."""
+    return any(not isinstance(value, str | None) for row in table.rows for value in row.values)
 
 
 def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) -> None:
@@ -72,7 +87,8 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 mark = (f"[{say_outcome(block)}]", "green" if block.is_clear else "yellow")
                 console.print(RichText.assemble(text, " ", mark))
             case Table():
-                for piece in make_tables(block, is_full, console.width):
+                most = len(block.rows) if is_full else block.most
+                for piece in make_tables(block, most, console.width):
                     console.print(piece)
             case Stored(title, note, inner):
                 console.print(RichText(f"Stored result: {title} {note}", style="underline"))
@@ -84,13 +100,13 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 pass
 
 
-def make_tables(table: Table, is_full: bool, width: int) -> list[RichTable]:
-    """A table of values as rich draws it, cut where it is long.
+def make_tables(table: Table, most: int, width: int, *, is_brief: bool = False) -> list[RichTable]:
+    """At most so many rows of a table of values, as rich draws it.
 
-    Where it is too wide for whole words it becomes several below each other, each with the columns
-    that name a row.
+    Where it is too wide for whole words, or where `is_brief` for whole values, it becomes several
+    below each other, each with the columns that name a row; the first one says what is missing.
     """
-    rows = table.rows if is_full else table.rows[: table.most]
+    rows = table.rows[:most]
     left_out = len(table.rows) - len(rows)
     texts = [
         [column.label, *(format_value(row.values[i], column) for row in rows)]
@@ -104,8 +120,12 @@ def make_tables(table: Table, is_full: bool, width: int) -> list[RichTable]:
         for i in range(len(texts))
     ]
     pieces = []
-    for group in _group_columns(texts, is_number, width):
-        widths = _fit([texts[i] for i in group], width)
+    least = [_find_longest_word(each) for each in texts]
+    if is_brief:  # of numbers with their intervals, each in one line
+        most_of = (max(map(cell_len, each[1:]), default=0) for each in texts)
+        least = [max(least[i], of) if is_number[i] else least[i] for i, of in enumerate(most_of)]
+    for group in _group_columns(least, is_number, width):
+        widths = _fit([texts[i] for i in group], [least[i] for i in group], width)
         pieces.append(RichTable(title_justify="left"))
         for i, fitted in zip(group, widths, strict=True):
             justify = "right" if is_number[i] else "left"
@@ -117,35 +137,35 @@ def make_tables(table: Table, is_full: bool, width: int) -> list[RichTable]:
             cells = (RichText(texts[i][number]) for i in group)
             pieces[-1].add_row(*cells, style=_STYLES[row.role])
     pieces[0].title = RichText(table.caption)
-    if left_out:
-        pieces[-1].caption = f"and {left_out:,} more rows: the page has them all"
+    missing = [f"{left_out:,} more rows"] if left_out else []
+    if is_brief and (columns := len(texts) - len(pieces[0].columns)):
+        missing.append(f"{columns} more columns")
+    if missing:
+        pieces[0 if is_brief else -1].caption = f"and {' and '.join(missing)}"
     return pieces
 
 
-def _group_columns(
-    texts: Sequence[Sequence[str]], is_number: Sequence[bool], width: int
-) -> list[list[int]]:
+def _group_columns(least: Sequence[int], is_number: Sequence[bool], width: int) -> list[list[int]]:
     """Columns that stand side by side: all of them, or groups that begin with what names a row.
 
     That is the first columns of words, such as the model, and any number before them.
     """
-    least = [_find_longest_word(each) + MARGIN for each in texts]
+    least = [each + MARGIN for each in least]
     if sum(least) < width:
-        return [list(range(len(texts)))]
+        return [list(range(len(least)))]
     first = is_number.index(False) + 1 if False in is_number else 1
-    while first < len(texts) and not is_number[first] and sum(least[: first + 1]) <= width / 2:
+    while first < len(least) and not is_number[first] and sum(least[: first + 1]) <= width / 2:
         first += 1
     groups = [list(range(first))]
-    for i in range(first, len(texts)):
+    for i in range(first, len(least)):
         if len(groups[-1]) > first and sum(least[j] for j in groups[-1]) + least[i] >= width:
             groups.append(list(range(first)))
         groups[-1].append(i)
     return groups
 
 
-def _fit(texts: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The widths of columns side by side: the widest gives first, down to its longest word."""
-    least = [_find_longest_word(each) for each in texts]
+def _fit(texts: Sequence[Sequence[str]], least: Sequence[int], width: int) -> list[int]:
+    """The widths of columns side by side: the widest gives first, down to what it needs."""
     widths = [max(map(cell_len, each)) for each in texts]
     while sum(widths) + MARGIN * len(texts) >= width and max(widths) > 1:
         above = [i for i in range(len(texts)) if widths[i] > least[i]] or range(len(texts))
@@ -157,18 +177,20 @@ def _find_longest_word(texts: Sequence[str]) -> int:
     return max((cell_len(word) for text in texts for word in text.split()), default=0)
 
 
-def show_heatmap(console: Console, figure: Figure) -> None:
-    """The first views of a heatmap that is small, panels side by side under one scale."""
-    for choice, panels in list(figure.views.items())[:MOST_VIEWS]:
-        maps = [panel for panel in panels if isinstance(panel, MapPanel) and panel.x and panel.y]
-        if not maps or len(maps) > MOST_PANELS or max(len(panel.y) for panel in maps) > MOST_ROWS:
-            return
-        chosen = zip(figure.controls, choice, strict=True)
-        named = "; ".join(f"{control.label}: {control.options[i]}" for control, i in chosen)
-        darkest = max(map(abs, find_range(figure, [maps])))
-        heading = f"{figure.title} ({named}); darkest is {darkest:.3g}, {figure.ylabel}"
-        console.print(RichText(heading, style="dim"))
-        console.print(draw_maps(maps, darkest, figure.xlabel, console.width))
+def show_heatmap(console: Console, figure: Figure) -> bool:
+    """Whether a figure's first view is a small heatmap, which is then shown under one scale."""
+    choice, panels = next(iter(figure.views.items()), ((), ()))
+    maps = [panel for panel in panels if isinstance(panel, MapPanel) and panel.x and panel.y]
+    is_small = 0 < len(maps) <= MOST_PANELS and max(len(each.y) for each in maps) <= MOST_ROWS
+    if not is_small:
+        return False
+    chosen = zip(figure.controls, choice, strict=True)
+    named = "; ".join(f"{control.label}: {control.options[i]}" for control, i in chosen)
+    darkest = max(map(abs, find_range(figure, [maps])))
+    heading = f"{figure.title} ({named}); darkest is {darkest:.3g}, {figure.ylabel}"
+    console.print(RichText(heading, style="dim"))
+    console.print(draw_maps(maps, darkest, figure.xlabel, console.width))
+    return True
 
 
 def draw_maps(maps: Sequence[MapPanel], darkest: float, xlabel: str, width: int) -> RichTable:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.config import adjust, check_arguments, list_settings
+from unmask.base.progress import track_inside
 from unmask.data.facts import Fact, FactTexts
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, map_cases, prepare_case
@@ -150,7 +151,7 @@ def search(loss: ValueLoss, layer: int, cases: Sequence[Case]) -> list[Value]:
     reason = torch.full_like(is_active, _STEPS, dtype=torch.long)
     curve: list[Tensor] = []  # the losses of active facts, [N] per evaluation
     first = final = torch.empty(0)  # log p, nll and KL [3, N] at v0, and where each fact ends
-    for step in range(last + 1):
+    for step in track_inside(range(last + 1)):
         # 1. The loss of every fact at its delta. The last evaluation needs no gradient.
         with torch.set_grad_enabled(step < last):
             terms = loss.evaluate(delta)

@@ -7,6 +7,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.base.progress import track_inside
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.canvas import Canvas
@@ -111,9 +112,9 @@ def _fill_blocks(
     by_attribute = guidance_schedule(strategy.attribute_strength, strategy.steps)
     strengths = list(zip(by_prompt, by_attribute, strict=True))
     unmasker = Unmasker(denoiser, record, strategy)
-    for number, inside in enumerate(blocks):
+    for number, inside in enumerate(track_inside(blocks)):
         block = unmasker.enter_block(inside, steps)
-        for step in range(1, int(block.last.max()) + 1):
+        for step in track_inside(range(1, int(block.last.max()) + 1)):
             if plan.paces_itself and not block.num_open:
                 break
             # A schedule of guidance runs on from block to block, and stays where it ended.

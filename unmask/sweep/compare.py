@@ -19,6 +19,7 @@ from unmask.sweep.summary import (
     add_up_compute,
     compare_sweep,
     find_best,
+    is_behind,
     list_axes,
     rank,
     subtract_best,
@@ -116,15 +117,23 @@ def _say_best(sweep: Sweep, rows: Sequence[ComparedRow]) -> Iterator[blocks.Repo
     what, is_percent = entry.label or entry.value, entry.is_share
     bound = ", an upper bound" if best.columns["likelihood"] == "upper bound" else ""
     value = tidy.say(best.value, "%" if is_percent else "", 3)
-    cell = _name_cell(best, _list_names(sweep, sweep.best))
-    yield blocks.Text(
-        f"Best by validation ({entry.better} is better): {cell} "
-        f"with {value} {what}{bound} ({labels.count(best.columns['seeds'], 'training seed')})."
-    )
+    names = _list_names(sweep, sweep.best)
+    scored = f"{_name_cell(best, names)} with {value} {what}{bound}"
+    scored += f" ({labels.count(best.columns['seeds'], 'training seed')})"
+    others = sorted((row for row in rows if row is not best), key=lambda row: rank(row, entry))
+    close = [_name_cell(row, names) for row in others if not is_behind(row, best, entry)]
+    if close:
+        yield blocks.Text(
+            f"By validation no cell is clearly the best ({entry.better} is better): {scored} comes "
+            f"first, and {len(close)} of {labels.count(len(others), 'other')} may be as good, such "
+            f"as {close[0]}."
+        )
+    else:
+        yield blocks.Text(f"Best by validation ({entry.better} is better): {scored}.")
 
 
 def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Table:
-    """Every row of a measure, and how far it is from the best of those it is compared with."""
+    """Every row of a measure, and how far it is from the first of those it is compared with."""
     entry = sweep.measures[name]
     records = [
         {**row.columns, "row": row} for row in sorted(rows, key=lambda row: rank(row, entry))

@@ -174,6 +174,12 @@ def subtract_best(
     return estimate_difference(ours, theirs, entry.is_share)
 
 
+def is_behind(row: ComparedRow, best: ComparedRow, entry: MeasureEntry) -> bool:
+    """Whether a row is clearly worse than the best: their difference has an interval beyond 0."""
+    gap = subtract_best(row, best, entry)
+    return gap is not None and (gap.low > 0 if entry.better == "lower" else gap.high < 0)
+
+
 def _pick(row: ComparedRow, units: Sequence[Any]) -> Clusters:
     """A row's clusters of these units, in their order."""
     places = {unit: at for at, unit in enumerate(row.units)}

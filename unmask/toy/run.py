@@ -90,7 +90,7 @@ def run_toy(
     workers = max(1, min(torch.get_num_threads(), len(names)))
     with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
         measured = pool.imap(partial(measure, settings=settings), names)
-        outcomes = list(track(measured, "learning the toy language", total=len(names)))
+        outcomes = list(track(measured, "learning the toy language", len(names), in_lines=True))
     least_loss = math.log(len(list_sentences())) / LENGTH
     floor = noise_floor(settings.samples, settings.seed)
     report = ToyReport(settings, least_loss, floor, outcomes)

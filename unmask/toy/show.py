@@ -9,9 +9,9 @@ from unmask.toy.language import KINDS
 from unmask.toy.run import ToyReport
 
 
-def show_report(console: Console, report: ToyReport) -> None:
-    """The forward processes, samples of each variant, and how far from the language they are."""
-    for outcome in report.outcomes:
+def show_report(console: Console, report: ToyReport, is_full: bool = False) -> None:
+    """How far each variant is from the language; where `is_full` with its noise and samples."""
+    for outcome in report.outcomes if is_full else ():
         table = Table(show_header=False, title=outcome.name, title_justify="left")
         for t, sentence in outcome.forward.items():
             table.add_row(Text(f"t = {t}", style="dim"), Text(sentence))

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.base.progress import track_inside
 from unmask.net.batches import ran_out_of_memory
 from unmask.net.config import NetConfig
 from unmask.tracing.engine import CellBatch, Engine, PatchedCell
@@ -59,7 +60,8 @@ def sweep_cells(
         batches = _Batches([(kept[i], sample) for i, sample in chunk], engine)
         pairs = torch.tensor(chunk, device=engine.device)
         try:
-            for number, (plan, grid) in enumerate(zip(plans, grids, strict=True)):
+            for number, plan in enumerate(track_inside(plans)):
+                grid = grids[number]
                 for columns, head, rows, logp in _run(engine, plan, batches):
                     # 4. log p [B, K, A] of a window goes to its (place, sample) pairs, in every
                     #    column of the grid that the window fills.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.base.extras import name_install
 from unmask.net.transformer import Transformer
 
 _MATRICES = r"layers\.\d+\.(attn\.(qkv|out)|mlp\.(gate|up|down))"
@@ -18,8 +19,8 @@ def add_adapters(net: Transformer, rank: int, alpha: float, seed: int) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise UserError(
-            "start.lora_rank needs the package peft: pip install 'unmask[adapters]', or train "
-            "all weights."
+            f"start.lora_rank needs the package peft: {name_install('adapters')}, or train all "
+            "weights."
         ) from None
     net.requires_grad_(False)
     # peft draws from the global generator: it is set for the moment and put back.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
+from unmask.base.extras import name_install
 from unmask.base.files import replace_file
 from unmask.base.reading import parse_json, read_text
 
@@ -88,7 +89,7 @@ def _open_board(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError(
-            "machine.tensorboard needs the package tensorboard: pip install 'unmask[tensorboard]', "
-            "or leave it off."
+            "machine.tensorboard needs the package tensorboard: "
+            f"{name_install('tensorboard')}, or leave it off."
         ) from None
     return SummaryWriter(str(folder), purge_step=step + 1)

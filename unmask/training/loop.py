@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
+from unmask.base.progress import count_inside
 from unmask.base.units import format_number
 from unmask.net.hub import RUN_MODEL
 from unmask.net.loading import save
@@ -167,8 +169,11 @@ class _TrainingLoop:
             step, board = trainer.progress.step, self.recipe.machine.tensorboard
             journal = Journal(self.folder, step, board)
         ended: Ended = "done"
+        counting = ExitStack()
         try:
+            begin = counting.enter_context(count_inside(trainer.progress.total or 0))
             while not trainer.done:
+                begin(trainer.progress.step, 1)
                 trainer.take_step()
                 self._set_pace()
                 step = trainer.progress.step
@@ -186,6 +191,7 @@ class _TrainingLoop:
             if ended == "done":
                 self._finish()
         finally:
+            counting.close()
             if journal is not None:
                 journal.close()
         progress, split = trainer.progress, self.recipe.data.split

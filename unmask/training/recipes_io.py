@@ -14,6 +14,11 @@ from unmask.base.files import replace_file
 from unmask.base.reading import parse_yaml, read_text
 from unmask.training.recipe import Recipe
 
+_LENGTHS = ("budget.steps", "budget.tokens", "budget.minutes")
+RIVALS = {name: tuple(other for other in _LENGTHS if other != name) for name in _LENGTHS}
+RIVALS |= {"start.model": ("network.changes", "network.scale")}
+"""Settings that, given one by one, take the place of others that a recipe may have instead."""
+
 
 def list_recipes() -> list[str]:
     """The names of the shipped recipes."""
@@ -32,6 +37,7 @@ def read_recipe(
         entries = asdict(source) if isinstance(source, Recipe) else source
         values, label = _plain(entries), "the recipe"
     problems = list(_apply(values, overrides))
+    _drop_rivals(values, overrides)
     try:
         recipe = build(Recipe, values, label)
     except SettingsError as error:
@@ -83,6 +89,18 @@ def _apply(values: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
                 inner[last] = parse_yaml(text, override)
             except UserError:
                 yield f"{override!r} has a value that YAML cannot read: put it in quotes"
+
+
+def _drop_rivals(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Leave out what overrides take the place of; two rivals among these are left to be refused."""
+    given = {override.partition("=")[0] for override in overrides}
+    for key in given & RIVALS.keys():
+        for rival in RIVALS[key]:
+            section, _, name = rival.partition(".")
+            inner = values.get(section)
+            is_own = any(each == rival or each.startswith(f"{rival}.") for each in given)
+            if isinstance(inner, dict) and not is_own:
+                inner.pop(name, None)
 
 
 def write_recipe(recipe: Recipe, path: str | Path) -> None:

@@ -15,7 +15,7 @@ same errors, and are compared text by text.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import combinations, islice, product
+from itertools import combinations, product
 from typing import Any
 
 from unmask.base.config import option
@@ -25,6 +25,7 @@ from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
+from unmask.measures.texts import OWN
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 
 MOST_DOCUMENTS = 2_000
@@ -50,10 +51,10 @@ class MendingSettings(MachineSettings):
 
 def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, str]:
     from unmask.base.identity import digest_values
-    from unmask.data.text import read_documents
+    from unmask.measures.texts import read_texts
 
-    documents = list(islice(read_documents([data]), MOST_DOCUMENTS))
-    return documents, str(data), digest_values(documents)
+    documents, source = read_texts(data, families)
+    return documents[:MOST_DOCUMENTS], source, digest_values(documents[:MOST_DOCUMENTS])
 
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
@@ -131,7 +132,7 @@ MEASURE = Measure(
     settings=MendingSettings,
     tables={"mending": "mending/1"},
     inputs=ModelsAndData(
-        _read, "Real texts: .txt, .md or .jsonl, also packed as .xz or .zst.", is_required=True
+        _read, f"Real texts: .txt, .md or .jsonl, also packed as .xz or .zst; {OWN}"
     ),
     jobs=list_jobs,
     summarise=summarise,
