@@ -1,6 +1,5 @@
 """From a recipe to everything that a run works with: examples, model, objective."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -18,7 +17,7 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
-from unmask.training.examples import Examples, ExampleSource, keep_beginnings, read_examples
+from unmask.training.examples import Examples, keep_beginnings, read_examples
 from unmask.training.learner import freeze_named, freeze_unreached
 from unmask.training.losses import Objective, make_objective
 from unmask.training.parallel import World
@@ -48,9 +47,7 @@ class TrainingJob:
         return self.recipe.batch.micro or self.recipe.batch.rows // self.world.size
 
 
-def prepare_job(
-    recipe: Recipe, world: World, more_sources: Mapping[str, ExampleSource] | None = None
-) -> TrainingJob:
+def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
     """Examples, model and objective of a recipe, checked against each other and the machine."""
     _check_rows(recipe, world)
     start = None
@@ -58,7 +55,7 @@ def prepare_job(
         start = load(recipe.start.model, device="cpu", dtype="float32")
     tokenizer = start.tokenizer if start is not None else None
     is_contaminated = recipe.objective.contaminated > 0
-    examples = read_examples(recipe.data, tokenizer, more_sources, is_contaminated)
+    examples = read_examples(recipe.data, tokenizer, is_contaminated)
     if examples.num_rows < recipe.batch.rows:
         raise UserError(
             f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "

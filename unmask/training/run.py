@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from unmask.net.hub import RECIPE
 from unmask.net.model import Model
 from unmask.training.build import TrainingJob, prepare_job
 from unmask.training.checkpoints import check_checkpoint, load_checkpoint
-from unmask.training.examples import ExampleSource
 from unmask.training.folder import (
     begin_run,
     check_inputs,
@@ -50,7 +49,6 @@ def train(
     allow_changes: bool = False,
     minutes: float | None = None,
     device: str = "auto",
-    sources: Mapping[str, ExampleSource] | None = None,
     watch: Watch | None = None,
 ) -> TrainingOutcome | None:
     """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
@@ -64,7 +62,6 @@ def train(
         allow_changes: Resume even with other settings, data or another model to start from.
         minutes: The longest time to train for now; the run can be resumed after it.
         device: "auto", "cpu", "cuda", "mps"; under torchrun each process takes its own.
-        sources: Further sources of rows, by the name that the recipe's `data.source` has.
         watch: Opens something that is notified of progress, such as a progress bar.
     """
     if minutes is not None and not 0 < minutes < math.inf:
@@ -87,7 +84,7 @@ def train(
         settings = read_recipe(recipe, changes)
     with _deterministic(settings), join(device) as world, ExitStack() as held:
         chosen = (resume is not None, fresh, allow_changes)
-        run = _open_run(folder, settings, *chosen, world, sources, watch, held)
+        run = _open_run(folder, settings, *chosen, world, watch, held)
         outcome = run_loop(*run, minutes)
     return outcome if world.leads else None
 
@@ -101,7 +98,6 @@ def train_seeds(
     fresh: bool = False,
     minutes: float | None = None,
     device: str = "auto",
-    sources: Mapping[str, ExampleSource] | None = None,
     watch: Watch | None = None,
 ) -> list[TrainingOutcome]:
     """One recipe with several seeds in one process, a step of each in turn; how each ended.
@@ -130,11 +126,11 @@ def train_seeds(
                     "with --fresh, or choose another folder with --out."
                 )
             chosen = (resumed, fresh, False)
-            runs.append(_open_run(folder, own, *chosen, world, sources, watch, held))
+            runs.append(_open_run(folder, own, *chosen, world, watch, held))
         return run_loops(runs, minutes)
 
 
-def read_checkpoint(path: str | Path, sources: Mapping[str, ExampleSource] | None = None) -> Model:
+def read_checkpoint(path: str | Path) -> Model:
     """The model that a run would have been at one of its checkpoints, `RUN/checkpoints/step-N`.
 
     The run's data must be where they were: they say what the tokens are.
@@ -143,7 +139,7 @@ def read_checkpoint(path: str | Path, sources: Mapping[str, ExampleSource] | Non
     recipe = reopen_run(path.resolve().parent.parent, (), False)
     check_checkpoint(path)
     with join("cpu") as world:
-        trainer = Trainer(prepare_job(recipe, world, sources))
+        trainer = Trainer(prepare_job(recipe, world))
         load_checkpoint(path, trainer.tensors(), world)
         return trainer.make_model()
 
@@ -155,7 +151,6 @@ def _open_run(
     fresh: bool,
     allow_changes: bool,
     world: World,
-    sources: Mapping[str, ExampleSource] | None,
     watch: Watch | None,
     held: ExitStack,
 ) -> tuple[Trainer, Path, Hooks]:
@@ -163,7 +158,7 @@ def _open_run(
     inputs: dict[str, Any] = {}
     if not resumed:  # before the time that data and network take
         _let_leader(world, lambda: refuse_used(folder, fresh))
-    job = prepare_job(recipe, world, sources)
+    job = prepare_job(recipe, world)
     if world.leads and job.examples.unknown:
         _log.warning("%s: %s.", job.examples.label, job.examples.unknown)
 
