@@ -30,13 +30,13 @@ KINDS = {
     "corrector": "unmask.sampling.correctors:CORRECTORS",
     "noise": "unmask.noise.processes:PROCESSES",
     "schedule": "unmask.noise.schedules:SCHEDULES",
-    "objective": "unmask.training.losses:OBJECTIVES",
-    "optimiser": "unmask.training.optimiser:OPTIMISERS",
+    "objective": "unmask.training.tables:OBJECTIVES",
+    "optimiser": "unmask.training.tables:OPTIMISERS",
     "source": "unmask.training.examples:SOURCES",
     "dialect": "unmask.net.dialects:DIALECTS",
     "corruption": "unmask.tracing.corruption:CORRUPTIONS",
     "metric": "unmask.tracing.metrics:METRICS",
-    "rule": "unmask.evaluation.rules:RULES",
+    "rule": "unmask.evaluation.metrics:RULES",
 }
 """Where the table of each kind is; it is imported once something of the kind is asked for."""
 _NAME = re.compile(r"\w[\w.-]*")
@@ -53,7 +53,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(
         self,
         kind: str,
-        own: Mapping[str, T | str] | Callable[[], Mapping[str, T]],
+        own: Mapping[str, T | str] | Callable[[], Mapping[str, T | str]],
         fits: Callable[[Any], bool],
         expected: str,
     ):
@@ -166,15 +166,20 @@ def register(kind: str, thing: T, name: str | None = None) -> T:
     >>> unmask.Sampling(order="from_the_right").order
     'from_the_right'
     """
-    given = getattr(thing, "name", None) or getattr(thing, "__name__", None)
-    name = given if name is None and isinstance(given, str) else name
-    if not isinstance(name, str) or name == "<lambda>":
-        raise UserError(f"the {kind} {thing!r:.60} has no name of its own: give it one by `name`.")
-    find_table(kind).add(thing, name)
+    find_registry(kind).add(thing, name_thing(kind, thing) if name is None else name)
     return thing
 
 
-def find_table(kind: str) -> Registry[Any]:
+def name_thing(kind: str, thing: object) -> str:
+    """The name that a function, a class or an object has itself."""
+    name = None if isinstance(thing, type) else getattr(thing, "name", None)
+    name = name if isinstance(name, str) else getattr(thing, "__name__", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise UserError(f"the {kind} {thing!r:.60} has no name of its own: give it one by `name`.")
+    return name
+
+
+def find_registry(kind: str) -> Registry[Any]:
     """The table of a kind."""
     if kind not in KINDS:
         raise UserError(f"there is no kind {kind!r:.60} of plug-in: {suggest(str(kind), KINDS)}")
@@ -188,14 +193,14 @@ def list_installed(kind: str) -> dict[str, str]:
 
 
 def describe_plugins(chosen: Iterable[tuple[str, object]]) -> dict[str, dict[str, str]]:
-    """Of chosen things, by kind and name, those of others: package, version and digest of code.
+    """The package, version and digest of code of those chosen things that are of others.
 
     Names may end in numbers (`cap=0.1`); whatever is not a name is left out.
     """
     described = {}
     for kind, given in chosen:
         name = given.partition("=")[0] if isinstance(given, str) else ""
-        table = find_table(kind)
+        table = find_registry(kind)
         if not name or name in table.own or name not in table:
             continue
         package, version = cast("tuple[str, str]", table.find_origin(name))
@@ -220,7 +225,7 @@ def require_plugins(needed: Mapping[str, str], label: str) -> None:
     """Raise a sentence about the first thing that a file needs and that is not there."""
     for key, origin in needed.items():
         kind, _, name = key.partition(".")
-        if kind in KINDS and name in find_table(kind):
+        if kind in KINDS and name in find_registry(kind):
             continue
         package, _, version = origin.partition(" ")
         if version:

@@ -63,7 +63,7 @@ class RunRecord:
     code: Digests = field(default_factory=dict)
     """Digests of the code that made it, by what it is of; empty in records of earlier versions."""
     plugins: Mapping[str, str] = field(default_factory=dict)
-    """What it needs of other packages, or of calls of `unmask.register`: by kind and name where
+    """The plug-ins it needs of other packages, or of calls of `unmask.register`: by kind and name where
     each comes from, as `unmask.base.plugins.name_plugins` says it."""
     tables: dict = field(default_factory=dict)
     """The schema of each table."""

@@ -292,7 +292,8 @@ def _fold_details(summary: Any, last: Rows, gaps: Rows) -> Iterator[blocks.Fold]
     splits = [split for split in tidy.distinct(last, "split") if split not in _list_near(last)]
     if tables := list(_tabulate_phrasings(summary, last, splits)):
         yield blocks.Fold("By phrasing, the other ways of asking", tables)
-    others = {name: metric for name, metric in METRICS.items() if name not in RULES}
+    theirs = {name: Quantity(name, "%") for name in tidy.distinct(last, "metric")}
+    others = {name: each for name, each in (theirs | METRICS).items() if name not in RULES}
     means = f"Other metrics, at the most steps. BLEU: {summary['method'][0]['bleu']}"
     table = _tabulate(last, others, names=("metrics", ""), means=means)
     yield blocks.Fold("Other metrics", [table])

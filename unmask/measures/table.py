@@ -9,7 +9,7 @@ Another package names its measure in its pyproject.toml (`unmask.base.plugins`):
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unmask.base.plugins import Registry
 
@@ -36,16 +36,10 @@ def _find_home(name: str) -> str:
     return f"unmask.{home}:MEASURE"
 
 
-def _is_measure(thing: Any) -> bool:
-    from unmask.measures.measure import Measure
-
-    return isinstance(thing, Measure)
-
-
 MEASURES = Registry["Measure"](
     "measure",
     {name: _find_home(name) for group in GROUPS.values() for name in group},
-    _is_measure,
+    lambda thing: hasattr(thing, "jobs") and hasattr(thing, "make_summary"),
     "a unmask.measures.measure.Measure",
 )
 

@@ -26,7 +26,7 @@ class NoiseConfig:
     """Hybrid: the mask's share in the noise at t = 0 and t = 1; "bump" has a share of its own."""
 
     settings: dict = field(default_factory=dict)
-    """Those of a process of one's own, by the names in its `settings`."""
+    """Settings of a process of one's own, by the names in its `settings`."""
 
     def __post_init__(self) -> None:
         if self.schedule is not None and self.schedule not in SCHEDULES:

@@ -19,10 +19,11 @@ from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, keep_beginnings, read_examples
 from unmask.training.learner import freeze_named, freeze_unreached
-from unmask.training.losses import Objective, make_objective
+from unmask.training.losses import Objective, make_objective, make_registered
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
+from unmask.training.tables import OBJECTIVES
 
 LATENT_WIDTH = 32
 """The width of token vectors under gaussian noise, unless the recipe says otherwise."""
@@ -86,7 +87,10 @@ def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
     if recipe.objective_name != "next_token":
         examples = keep_beginnings(examples, model)
     end_id = examples.tokenizer.end_id
-    objective = make_objective(recipe, model.blueprint, end_id)
+    if recipe.objective_name in OBJECTIVES.own:
+        objective = make_objective(recipe, model.blueprint, end_id, model.tokenizer)
+    else:
+        objective = make_registered(recipe, model)
     return TrainingJob(recipe, examples, model, objective, world, dtype)
 
 
