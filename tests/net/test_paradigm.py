@@ -62,10 +62,10 @@ def test_what_is_not_scored_says_so(kind):
 
 
 def test_a_noise_of_ones_own_is_sampled_but_not_scored(monkeypatch):
-    monkeypatch.setitem(PROCESSES, "own", Uniform)
+    monkeypatch.setattr(PROCESSES, "_given", {"own": Uniform})
     assert type(get_paradigm("own")) is Paradigm and not get_paradigm("own").is_scored
     assert get_paradigm("own").sampler == "ancestral" and list(find_unknown("own")) == []
-    monkeypatch.delitem(PROCESSES, "own")
+    PROCESSES.remove("own")
     assert list(find_unknown("own")) == [
         "'kind' is 'own', expected one of masked, uniform, hybrid, gaussian, causal"
     ]

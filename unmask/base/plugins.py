@@ -64,7 +64,8 @@ class Registry(Mapping[str, T], Generic[T]):
     @property
     def own(self) -> Mapping[str, T | str]:
         """This package's, as they were declared."""
-        return self._own() if callable(self._own) else self._own
+        own: Any = self._own
+        return own() if callable(own) else own
 
     def __getitem__(self, name: str) -> T:
         if name in self.own:

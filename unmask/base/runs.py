@@ -63,8 +63,7 @@ class RunRecord:
     code: Digests = field(default_factory=dict)
     """Digests of the code that made it, by what it is of; empty in records of earlier versions."""
     plugins: Mapping[str, str] = field(default_factory=dict)
-    """The plug-ins it needs of other packages, or of calls of `unmask.register`: by kind and name where
-    each comes from, as `unmask.base.plugins.name_plugins` says it."""
+    """Where plug-ins that it needs come from, by kind and name (`unmask.base.plugins`)."""
     tables: dict = field(default_factory=dict)
     """The schema of each table."""
     versions: dict

@@ -100,8 +100,8 @@ class AskedModel:
             contents = self._judge_contents([(fact, text.text) for fact, text, _ in questions])
             for (fact, text, score), is_content in zip(questions, contents, strict=True):
                 is_name = fact.direction == "d2p"
-                more = {} if judge is None else {rule: float(judge(text.text, fact.completion))}
-                yield more | {
+                yield {
+                    **({rule: float(judge(text.text, fact.completion))} if rule and judge else {}),
                     "split": split.name + ending,
                     "steps": steps,
                     "guidance": None if steps is None else guidance,

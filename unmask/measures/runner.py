@@ -6,7 +6,7 @@ pool_results    several results of one measure → one
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,8 +97,7 @@ def _list_chosen(
     for field in fields(settings):
         if kind := field.metadata.get("plugin"):
             yield kind, getattr(settings, field.name)
-    families = inputs.families if isinstance(inputs, ModelInputs) else []
-    yield from (("noise", family.kind) for family in families if family.paradigm.has_steps)
+    yield from (("noise", family.kind) for family in getattr(inputs, "families", ()))
 
 
 def _digest_code(measure: "Measure", settings: CheckedSettings) -> dict[str, dict[str, str]]:

@@ -137,6 +137,11 @@ class Masked(Process):
 
     def _unmask(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """A mask stays with probability p_s / p_t, else takes a value; a token is copied."""
+        if not self.masks_evenly:
+            raise UserError(
+                f"{type(self).__name__} noise masks in its own way: define its posterior, or draw "
+                "texts by un-masking, which needs none."
+            )
         noised_t = self.schedule.noised(t).clamp(min=1e-30)
         stay = (self.schedule.noised(s) / noised_t).clamp(max=1.0)[..., None]
         logp = F.pad(logp, (0, self.num_states - logp.shape[-1]), value=-torch.inf)
