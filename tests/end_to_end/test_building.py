@@ -20,8 +20,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples" / "building"
 PAGE = (ROOT / "docs" / "building.md").read_text("utf-8")
 MOST_LINES = 30
-SMALL = ["network.preset=tiny", "batch.rows=8", "budget.steps=3", "data.context=40", "cadence.log=1",
-         "cadence.samples=1", "cadence.sampling_steps=2", "--device", "cpu"]  # fmt: skip
+RIVERS = {"Köln": "Rhein", "Dresden": "Elbe", "Trier": "Mosel"}
+SMALL = ["network.preset=tiny", "batch.rows=8", "budget.steps=3", "data.context=40",
+         "cadence.log=1", "cadence.samples=1", "cadence.sampling_steps=2",
+         "--device", "cpu"]  # fmt: skip
 
 COMMANDS = """
 import json, sys
@@ -30,6 +32,20 @@ for words in json.load(sys.stdin):
     done = run(*words, columns=200)
     known = sorted(name for name in sys.modules if name.startswith("building"))
     print(json.dumps([done.returncode, done.stdout, done.stderr, known]))
+"""
+
+READ = """
+import torch, unmask
+from unmask.net.model import Blueprint
+config = unmask.preset("tiny", causal=True, norm_eps=1e-5)
+model = unmask.Model("made", unmask.Transformer(config, 0), Blueprint(config, "causal"))
+unmask.save(model, "theirs", "ourlm")
+again = unmask.load("theirs", device="cpu", tokenizer=None)
+tokens = torch.arange(12)[None]
+assert torch.equal(model.logits(tokens), again.logits(tokens))
+masked = unmask.load("german/model", device="cpu")
+assert masked.paradigm.is_scored and type(masked.make_process()).__name__ == "CapitalsLast"
+assert set(masked.make_process().powers.tolist()) == {1.0, 3.0}
 """
 
 
@@ -50,16 +66,15 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-def run_all(site: Path | None, folder: Path, *commands: list) -> list[tuple[int, str, str, list]]:
+def run_all(site: list[Path], folder: Path, *commands: list) -> list[tuple[int, str, str, list]]:
     """Of each command, in one process: its exit code, its output, and what it has imported."""
-    paths = [str(ROOT), *([str(site)] if site else []), os.environ.get("PYTHONPATH", "")]
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *site]))}
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
         input=json.dumps([[str(word) for word in words] for words in commands]),
         capture_output=True,
         text=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=os.environ | own,
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
@@ -75,6 +90,9 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
     small = ["--data", place.data, "--limit", 2]
     recipe = ["train", "reversal-mdm", *SMALL, "optimiser.name=lion", "optimiser.rate=1e-4"]
     lately = ["kind=capitals_last", "noise.settings.power=3", "objective.name=auto"]
+    facts = [f"{city},{river},Schön ist {{}} am Fluss" for city, river in RIVERS.items()]
+    (tmp_path / "rivers.csv").write_text("\n".join(["subject,object,prompt", *facts]), "utf-8")
+    rivers = ["--data", "rivers.csv"]
     traced = ["--corruption", "turned", "--metric", "bits", "--any-answer", "--steps", 2]
     commands = {
         "help": ["--help"],
@@ -91,14 +109,13 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
         "start": ["train", "reversal-mdm", *SMALL, "kind=capitals_last", "objective.name=auto",
                   "start.model=chinese/model", "data.source=chinese", "network.changes={}",
                   "--out", "start"],
-        "asked": ["recall", "german/model", *small, "--steps", "2", "--out", "asked"],
-        "nll": ["nll", "german/model", *small, "--out", "nll"],
+        "asked": ["recall", "german/model", *rivers, "--steps", "2", "--out", "asked"],
+        "nll": ["nll", "german/model", *rivers, "--out", "nll"],
         "resume": ["train", "--resume", "german"],
     }  # fmt: skip
-    told = dict(zip(commands, run_all(site, tmp_path, *commands.values()), strict=True))
-    assert {name: (code, err) for name, (code, _, err, _) in told.items() if code} == {
-        "broken": (2, told["broken"][2])
-    }
+    told = dict(zip(commands, run_all([site], tmp_path, *commands.values()), strict=True))
+    refused = {name: err for name, (code, _, err, _) in told.items() if code}
+    assert refused == {"broken": told["broken"][2]}, refused
     # 1. Help lists what is installed and imports nothing of it; what is broken breaks itself alone.
     assert "words" in told["help"][1] and not told["help"][3]
     assert "ends (building 1.0)" in told["options"][1] and not told["options"][3]
@@ -115,7 +132,11 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
                               "source.chinese"}  # fmt: skip
     settings = json.loads((tmp_path / "start" / "model" / "config.json").read_text())
     assert settings["kind"] == "capitals_last" and "noise.capitals_last" in settings["plugins"]
-    # 3. Without the package each says what to install.
+    # 3. A dialect writes and reads; a model has its noise again.
+    path = os.pathsep.join(map(str, [ROOT, site]))
+    subprocess.run([sys.executable, "-c", READ], cwd=tmp_path, check=True,
+                   env=os.environ | {"PYTHONPATH": path})  # fmt: skip
+    # 4. Without the package each says what to install.
     needing = {
         "sample": ["sample", "german/model", "In"],
         "resume": ["train", "--resume", "chinese"],
@@ -123,27 +144,11 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
         "report": ["report", "words"],
         "recall": ["report", "recall", "--out", "recall.md"],
     }
-    alone = dict(zip(needing, run_all(None, tmp_path, *needing.values()), strict=True))
+    alone = dict(zip(needing, run_all([], tmp_path, *needing.values()), strict=True))
     for name, (code, _, err, _) in alone.items():
         assert (
             code == 2 and "of the package building 1.0, which is not installed: install" in err
         ), name
-
-
-DIALECT = """
-import torch, unmask
-from unmask.net.model import Blueprint
-config = unmask.preset("tiny", causal=True, norm_eps=1e-5)
-model = unmask.Model("made", unmask.Transformer(config, 0), Blueprint(config, "causal"))
-unmask.save(model, "theirs", "ourlm")
-again = unmask.load("theirs", device="cpu", tokenizer=None)
-tokens = torch.arange(12)[None]
-assert torch.equal(model.logits(tokens), again.logits(tokens))
-masked = unmask.load("german/model", device="cpu")
-assert masked.paradigm.is_scored and type(masked.make_process()).__name__ == "CapitalsLast"
-assert set(masked.make_process().powers.tolist()) == {1.0, 3.0}
-print(sorted(__import__("json").load(open("theirs/config.json"))))
-"""
 
 
 def test_names_that_stay():

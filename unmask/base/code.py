@@ -47,6 +47,9 @@ def _list_parts(
     value: Any, home: str, numbers: dict[int, int], met: list[object]
 ) -> Iterator[object]:
     """A value in plain parts, in an order that is the same in every process."""
+    # Libraries wrap functions when they like: torch an optimiser's step once it is used.
+    while hasattr(value, "__wrapped__") and _is_of_library(value):
+        value = value.__wrapped__
     kind = type(value)
     if isinstance(value, PLAIN):
         yield value if isinstance(value, bytes) else (kind.__qualname__, str(value))
@@ -151,6 +154,12 @@ def _is_own(name: str | None, home: str) -> bool:
         return top != "unmask"
     file = getattr(sys.modules.get(top), "__file__", None)
     return file is not None and not file.startswith(_LIBRARIES)
+
+
+def _is_of_library(value: Any) -> bool:
+    """Whether a function's code is a library's, whatever module it says that it is of."""
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_filename.startswith(_LIBRARIES)
 
 
 def _list_numbers(value: Any) -> Iterator[object]:

@@ -108,7 +108,9 @@ class Registry(Mapping[str, T], Generic[T]):
                 "dashes or underscores."
             )
         if name in self.own or name in _find_installed(self.kind):
-            raise UserError(f"there is a {self.kind} {name!r} already: choose another name.")
+            raise UserError(
+                f"the name {name!r} is that of another {self.kind} already: choose another."
+            )
         self._check(thing, name, f"the {self.kind} {name!r}")
         self._given[name] = thing
 
