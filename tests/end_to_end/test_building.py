@@ -35,7 +35,7 @@ for words in json.load(sys.stdin):
 """
 
 READ = """
-import torch, unmask
+import dataclasses, torch, unmask
 from unmask.net.model import Blueprint
 config = unmask.preset("tiny", causal=True, norm_eps=1e-5)
 model = unmask.Model("made", unmask.Transformer(config, 0), Blueprint(config, "causal"))
@@ -44,7 +44,14 @@ again = unmask.load("theirs", device="cpu", tokenizer=None)
 tokens = torch.arange(12)[None]
 assert torch.equal(model.logits(tokens), again.logits(tokens))
 masked = unmask.load("german/model", device="cpu")
+lens = unmask.logit_lens(masked, "Köln liegt am Fluss [MASK]", positions=[3])
+assert lens.logp.isfinite().all()
 assert masked.paradigm.is_scored and type(masked.make_process()).__name__ == "CapitalsLast"
+even = dataclasses.replace(masked.make_process(), powers=torch.ones(masked.net.config.logit_rows))
+plain, x0 = unmask.Masked(even.num_tokens, even.mask_id), torch.tensor([[5, 6, 7]])
+given = (torch.randn(1, 3, masked.net.config.logit_rows), x0, torch.full_like(x0, even.mask_id))
+t = torch.tensor([[0.3]]).double()
+assert torch.allclose(even.nll(*given, t), plain.nll(*given, t).double(), rtol=1e-4)
 assert set(masked.make_process().powers.tolist()) == {1.0, 3.0}
 """
 
@@ -93,7 +100,7 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
     facts = [f"{city},{river},Schön ist {{}} am Fluss" for city, river in RIVERS.items()]
     (tmp_path / "rivers.csv").write_text("\n".join(["subject,object,prompt", *facts]), "utf-8")
     rivers = ["--data", "rivers.csv"]
-    traced = ["--corruption", "turned", "--metric", "bits", "--any-answer", "--steps", 2]
+    traced = ["--corruption", "turn_around", "--metric", "bits", "--any-answer", "--steps", 2]
     commands = {
         "help": ["--help"],
         "options": ["recall", "--help"],
@@ -126,7 +133,10 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
     assert record["plugins"] == dict.fromkeys(("order.ends", "rule.same_letters"), "building 1.0")
     assert record["versions"]["building"] == "1.0" and record["code"]["the order ends"]["code"]
     assert "same_letters" in told["recall"][1]
-    assert read_record(tmp_path / "trace")["plugins"].keys() == {"corruption.turned", "metric.bits"}
+    assert read_record(tmp_path / "trace")["plugins"].keys() == {
+        "corruption.turn_around",
+        "metric.bits",
+    }
     trained = read_record(tmp_path / "chinese")["plugins"]
     assert trained.keys() == {"schedule.early", "objective.heavy_answers", "optimiser.lion",
                               "source.chinese"}  # fmt: skip

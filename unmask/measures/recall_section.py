@@ -259,6 +259,8 @@ def _tabulate(rows: Rows, metrics: Mapping[str, Quantity] = RULES, **changes: An
     """Means, a column for each metric that was measured."""
     measured = tidy.distinct(rows, "metric")
     shown = {name: metric for name, metric in metrics.items() if name in measured}
+    if metrics is RULES:  # a rule of another package beside them
+        shown |= {name: Quantity(name, "%") for name in measured if name not in METRICS}
     runs = {"training runs": _count_runs}
     return replace(RECALL, metrics=shown, **changes).tabulate(rows, **runs)
 
@@ -292,8 +294,7 @@ def _fold_details(summary: Any, last: Rows, gaps: Rows) -> Iterator[blocks.Fold]
     splits = [split for split in tidy.distinct(last, "split") if split not in _list_near(last)]
     if tables := list(_tabulate_phrasings(summary, last, splits)):
         yield blocks.Fold("By phrasing, the other ways of asking", tables)
-    theirs = {name: Quantity(name, "%") for name in tidy.distinct(last, "metric")}
-    others = {name: each for name, each in (theirs | METRICS).items() if name not in RULES}
+    others = {name: metric for name, metric in METRICS.items() if name not in RULES}
     means = f"Other metrics, at the most steps. BLEU: {summary['method'][0]['bleu']}"
     table = _tabulate(last, others, names=("metrics", ""), means=means)
     yield blocks.Fold("Other metrics", [table])

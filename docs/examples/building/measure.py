@@ -24,7 +24,7 @@ def list_jobs(inputs, settings):
     return inputs.ask_each("words", ask)
 
 
-MORE = Comparison({"more": Quantity("more words", digits=1, has_sign=True)}, chance={"more": 0.0})
-MEASURE = Measure(name="words", title="Are answers as long as they should be?",
-                  help="Words that answers have too many.", settings=WordSettings, inputs=QUESTIONS,
-                  tables={"words": "words/1"}, jobs=list_jobs, comparison=MORE)  # fmt: skip
+MORE = Quantity("more words", digits=1, has_sign=True)
+LONG = Comparison(metrics={"more": MORE}, chance={"more": 0.0}, title="Words too many")
+MEASURE = Measure(name="words", title="Words too many", help="Are there many?", inputs=QUESTIONS,
+    settings=WordSettings, tables={"words": "v/1"}, jobs=list_jobs, comparison=LONG)  # fmt: skip

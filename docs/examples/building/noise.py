@@ -16,9 +16,8 @@ class CapitalsLast(unmask.Masked):
     @classmethod
     def from_config(cls, config, schedule, num_logits, mask_id, tokenizer=None):
         texts = (tokenizer.backend.id_to_token(i) or "" for i in range(num_logits))
-        capital = torch.tensor([text.lstrip("Ġ ")[:1].isupper() for text in texts])
-        powers = float(config.settings["power"]) ** capital
-        return cls(num_logits - (mask_id < num_logits), mask_id, schedule, powers)
+        more = [float(config.settings["power"]) ** x.lstrip("Ġ ")[:1].isupper() for x in texts]
+        return cls(num_logits - (mask_id < num_logits), mask_id, schedule, torch.tensor(more))
 
     def corrupt(self, x0, t, streams):
         hidden = streams.uniform(x0.shape[1]) < t.double() ** self.powers.to(x0.device)[x0]
