@@ -20,6 +20,8 @@ from unmask.base.identity import digest_values
 
 PLAIN = (bool, int, float, complex, str, bytes, PurePath, type(None), type(...))
 """Values without code, known by what they print."""
+_ARRAYS = ("torch", "numpy")
+"""Whose arrays are known by their numbers, whose classes and functions by their names alone."""
 _LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
@@ -30,6 +32,7 @@ def digest_code(*values: object) -> str:
     """
     first = next(map(_unwrap, values), None)
     home = str(getattr(first, "__module__", "")).partition(".")[0]
+    home = "" if home in _ARRAYS else home
     numbers, met = dict[int, int](), list[object]()
     contents = [part for each in values for part in _list_parts(each, home, numbers, met)]
     for value in met:  # which grows
@@ -57,7 +60,9 @@ def _list_parts(
         yield len(value)
         known = (*PLAIN, tuple)
         yield sorted(digest_code(each) if isinstance(each, known) else "" for each in value)
-    elif kind.__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "dtype"):
+    elif kind.__module__.partition(".")[0] in _ARRAYS and isinstance(
+        getattr(value, "shape", None), tuple
+    ):
         yield from _list_numbers(value)
     elif isinstance(value, tuple | CodeType):  # of which equal ones may or may not be one object
         parts = value if isinstance(value, tuple) else _take_code_apart(value)
