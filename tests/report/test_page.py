@@ -42,8 +42,8 @@ REFUSING = replace(MEASURE, name="refusing", pool=differ)
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
-    monkeypatch.setitem(table._REGISTERED, "refusing", REFUSING)
+    monkeypatch.setitem(table.MEASURES._given, "counting", MEASURE)
+    monkeypatch.setitem(table.MEASURES._given, "refusing", REFUSING)
 
 
 def count(folder: Path, *models: str, measure=MEASURE, **changes) -> Path:

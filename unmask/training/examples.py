@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 import numpy as np
 import torch
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, suggest
 from unmask.base.identity import digest_file, digest_values
 from unmask.base.plugins import Registry
 from unmask.base.seeds import derive_seed
@@ -96,7 +96,9 @@ def read_examples(
 
     With `has_foreign`, rows of facts come with answers of other lines.
     """
-    source = SOURCES.find(data.source)
+    if data.source not in SOURCES:
+        raise UserError(f"data.source {data.source!r} is unknown: {suggest(data.source, SOURCES)}")
+    source = SOURCES[data.source]
     if source is not read_examples:
         return _take_made(source(data), data, known, has_foreign)
     if data.tokenizer is not None:
