@@ -109,7 +109,6 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
                    "same_letters", "--out", "recall"],
         "sample": ["sample", place.model, "We", "--steps", 4, "--order", "ends", "--remask", "one"],
         "words": ["words", place.model, *small, "--steps", 2, "--out", "words"],
-        "trace": ["trace", place.model, *small, *traced, "--parts", "resid", "--out", "trace"],
         "german": [*recipe, *lately, "data.source=german", "--out", "german"],
         "chinese": [*recipe, "data.source=chinese", "objective.name=heavy_answers",
                     "noise.schedule=early", "--out", "chinese"],
@@ -118,6 +117,7 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
                   "--out", "start"],
         "asked": ["recall", "german/model", *rivers, "--steps", "2", "--out", "asked"],
         "nll": ["nll", "german/model", *rivers, "--out", "nll"],
+        "trace": ["trace", "german/model", *rivers, *traced, "--parts", "resid", "--out", "trace"],
         "resume": ["train", "--resume", "german"],
     }  # fmt: skip
     told = dict(zip(commands, run_all([site], tmp_path, *commands.values()), strict=True))
@@ -133,10 +133,8 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
     assert record["plugins"] == dict.fromkeys(("order.ends", "rule.same_letters"), "building 1.0")
     assert record["versions"]["building"] == "1.0" and record["code"]["the order ends"]["code"]
     assert "same_letters" in told["recall"][1]
-    assert read_record(tmp_path / "trace")["plugins"].keys() == {
-        "corruption.turn_around",
-        "metric.bits",
-    }
+    traces = read_record(tmp_path / "trace")["plugins"]
+    assert traces.keys() == {"corruption.turn_around", "metric.bits", "noise.capitals_last"}
     trained = read_record(tmp_path / "chinese")["plugins"]
     assert trained.keys() == {"schedule.early", "objective.heavy_answers", "optimiser.lion",
                               "source.chinese"}  # fmt: skip
