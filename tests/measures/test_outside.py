@@ -73,6 +73,7 @@ def test_verbs_stages_sections_and_reports(package, data, place, tmp_path):
     folder = tmp_path / "run"
     ask = ["calibration", place.model, place.twin, "--data", place.data, "--steps", 4]
     pairs = ["paraphrases", place.model, "--data", data, "--facts", 2, "--steps", 2, "--json"]
+    pairs += ["--out", tmp_path / "pairs"]  # not in the folder that tests are run in
     study = ["study", "--model", place.model, "--twin", place.twin, "--data", data, "--quick"]
     outs = [tmp_path / name for name in ("page.md", "page.html", "figures")]
     done, said = run_all(
