@@ -33,7 +33,7 @@ from unmask.base.devices import resolve_device
 from unmask.base.units import format_bytes, format_number
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_parameters, make_shapes
-from unmask.net.dialects import get_dialect
+from unmask.net.dialects import DIALECTS
 from unmask.net.model import Blueprint, Model
 
 SHARD_BYTES = 4_000_000_000
@@ -136,7 +136,7 @@ class Page:
 
 def write_random_model(config: NetConfig, dialect_name: str, folder: Path) -> int:
     """A checkpoint of that shape with random weights, written a shard at a time; its bytes."""
-    dialect, own = get_dialect(dialect_name), make_shapes(config).state_dict()
+    dialect, own = DIALECTS.find(dialect_name), make_shapes(config).state_dict()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     shard, home, held = dict[str, torch.Tensor](), dict[str, str](), 0

@@ -16,7 +16,7 @@ from timing import describe_run, format_table, time_interleaved, write_record
 
 from unmask.base.devices import resolve_device, resolve_dtype
 from unmask.net.counts import count_flops
-from unmask.net.dialects import get_dialect
+from unmask.net.dialects import DIALECTS
 from unmask.net.loading import collect_weights
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
@@ -42,7 +42,7 @@ def make_peer(ours: Transformer) -> transformers.LlamaForCausalLM:
         )
     )
     assert peer.config._attn_implementation == "sdpa"
-    peer.load_state_dict(collect_weights(ours, get_dialect("llama")))
+    peer.load_state_dict(collect_weights(ours, DIALECTS["llama"]))
     return peer.to(ours.embedding.weight.device, ours.embedding.weight.dtype).eval()
 
 

@@ -16,7 +16,6 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from unmask.data.reversal_corpus import FAR_TESTS, NUM_ENDINGS, make_reversal_co
 from unmask.evaluation.metrics import is_contained
 from unmask.net.loading import load, save
 from unmask.net.model import Model
-from unmask.training.examples import Examples, read_examples
-from unmask.training.recipe import DataSettings
 from unmask.training.run import train_seeds
 
 RECIPES = {"masked": "reversal-mdm", "causal": "reversal-ar"}
@@ -75,14 +72,11 @@ class Work:
         """The folders of the runs, one for each seed."""
         changes, endings = parse(settings)
         _, path = self.open_corpus(endings)
-
-        def read_rows(data: DataSettings) -> Examples:
-            return read_examples(replace(data, source="facts", path=str(path)))
-
         out = self.folder / f"{kind}-{split}"
         changes = [*self.base, f"data.split={split}", *changes]
-        sources = {"reversal": read_rows}
-        train_seeds(RECIPES[kind], out, seeds, *changes, fresh=True, sources=sources)
+        if endings != NUM_ENDINGS:  # else it is the corpus that the recipe makes in place
+            changes += ["data.source=facts", f"data.path={path}"]
+        train_seeds(RECIPES[kind], out, seeds, *changes, fresh=True)
         for seed in seeds:
             shutil.rmtree(out / f"seed-{seed}" / "checkpoints", ignore_errors=True)
             yield out / f"seed-{seed}"

@@ -87,7 +87,7 @@ EXAMPLES = {name: x for name, x in DOCUMENTED.items() if ">>>" in (x.__doc__ or 
 NO_EXAMPLE = {
     # Too long; the tutorial runs them.
     *("train", "train_seeds", "run_study", "resume_study", "run_sweep", "run_toy", "draw_report"),
-    *("register", "estimate_effects"),  # CONTRIBUTING.md and docs/examples; like `trace_tokens`
+    "estimate_effects",  # like `trace_tokens`
 }
 
 

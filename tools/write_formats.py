@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from unmask.net.config import NetConfig
-from unmask.net.dialects import known_dialects
+from unmask.net.dialects import DIALECTS
 from unmask.net.dialects.dialect import Given
 from unmask.net.known import KNOWN, group_unconfirmed
 from unmask.net.loading import inspect
@@ -108,7 +108,7 @@ def describe_dialect(name: str, tests: list[str]) -> str:
         for what, names in group_unconfirmed().items()
         if any(each in known for each in names)
     ]
-    cells = [f"`{name}`", known_dialects()[name].about, ", ".join(f"`{short}`" for short in known)]
+    cells = [f"`{name}`", DIALECTS[name].about, ", ".join(f"`{short}`" for short in known)]
     cells += ["; ".join(doubts), ", ".join(f"`{test}`" for test in tests)]
     return f"| {' | '.join(cells)} |"
 

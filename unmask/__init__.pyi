@@ -2,6 +2,7 @@
 
 from unmask import corruptions as corruptions
 from unmask.base.errors import UserError as UserError
+from unmask.base.plugins import register as register
 from unmask.data.facts import Fact as Fact
 from unmask.data.facts import read_facts as read_facts
 from unmask.data.reversal_corpus import make_corpus as make_corpus
@@ -9,7 +10,6 @@ from unmask.data.tokenizer import Tokenizer as Tokenizer
 from unmask.editing.edit import Edit as Edit
 from unmask.editing.editor import edit as edit
 from unmask.editing.moments import moments as moments
-from unmask.measures.measure import register as register
 from unmask.net.config import NetConfig as NetConfig
 from unmask.net.loading import load as load
 from unmask.net.loading import save as save

@@ -11,7 +11,7 @@ from tests.editing.edits import DENSE, copy_weights, fail_at_write, have_changed
 from tests.representation.facts import make_model
 from unmask import UserError
 from unmask.editing.edit import Edit, _find_stack, _Stack
-from unmask.net.dialects import known_dialects
+from unmask.net.dialects import DIALECTS
 
 TOKENS = torch.randint(0, 200, (3, 12), generator=torch.Generator().manual_seed(1))
 
@@ -152,7 +152,7 @@ def test_an_edit_merges_into_every_layout_that_holds_the_model(name, kind, tmp_p
     edit, before, written = make_edit(model, 0, 2), copy_weights(model), []
     with edit.on(model):
         expected = model.logits(TOKENS)
-    for dialect in known_dialects():
+    for dialect in DIALECTS:
         try:
             edit.merge(model, tmp_path / dialect, dialect)
         except UserError:

@@ -206,7 +206,7 @@ def test_runs_are_shown_in_a_sandbox(tmp_path, monkeypatch):
     from unmask.measures import table
     from unmask.measures.runner import run_measure
 
-    monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
+    monkeypatch.setitem(table.MEASURES._given, "counting", MEASURE)
     run_measure(MEASURE, CountingInputs(["one", "two"]), CountingSettings(), tmp_path / "mine")
     broken = tmp_path / "<b>broken"
     broken.mkdir()

@@ -11,16 +11,22 @@ from unmask import UserError
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError
 from unmask.base.reading import read_json_object
-from unmask.measures import runner, table
+from unmask.measures import runner
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result
 from unmask.measures.runner import run_measure
-from unmask.measures.table import EXPERIMENTS, find_measure, list_measures, list_own_files
+from unmask.measures.table import (
+    EXPERIMENTS,
+    MEASURES,
+    find_measure,
+    list_measures,
+    list_own_files,
+)
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
+    monkeypatch.setitem(MEASURES._given, "counting", MEASURE)
 
 
 def test_other_code_is_refused_and_what_it_made_is_read(tmp_path, caplog):
@@ -102,7 +108,7 @@ def test_functions_of_one_name_that_are_given_are_told_apart(place, tmp_path):
 
 def test_another_version_of_a_plug_in_is_recorded(tmp_path, monkeypatch, caplog):
     def run_installed(version: str) -> dict[str, Any]:
-        monkeypatch.setitem(table._INSTALLED, "counting", (MEASURE, {"theirs": version}))
+        monkeypatch.setattr(MEASURES, "find_origin", lambda name: ("theirs", version))
         run_measure(MEASURE, CountingInputs(["one"]), CountingSettings(), tmp_path)
         return read_json_object(tmp_path / "run.json")["versions"]
 

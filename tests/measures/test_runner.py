@@ -25,7 +25,7 @@ MODELS = ["one", "two", "three"]
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
+    monkeypatch.setitem(table.MEASURES._given, "counting", MEASURE)
 
 
 def run(folder, models=MODELS, fresh=False, rank=0, world=1, **changes):

@@ -16,7 +16,7 @@ from tests.conftest import TEXTS, make_model
 from tools import write_formats
 from unmask import Tokenizer, UserError
 from unmask.net import placing
-from unmask.net.dialects import known_dialects
+from unmask.net.dialects import DIALECTS
 from unmask.net.known import KNOWN
 from unmask.net.model import Blueprint, Model
 
@@ -235,8 +235,8 @@ def test_tables_of_formats():
     page = write_formats.PAGE.read_text("utf-8")
     assert write_formats.write_tables(page) == page, "run python tools/write_formats.py"
     assert page.count("-tiny") > 15
-    assert write_formats.TESTS.keys() == known_dialects().keys()
-    assert {known.dialect for known in KNOWN.values()} <= known_dialects().keys()
+    assert write_formats.TESTS.keys() == DIALECTS.keys()
+    assert {known.dialect for known in KNOWN.values()} <= DIALECTS.keys()
     for test in itertools.chain(*write_formats.TESTS.values()):
         file, _, name = test.partition("::")
         assert f"def {name}(" in (write_formats.ROOT / file).read_text(), test

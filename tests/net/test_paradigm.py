@@ -1,6 +1,8 @@
 """How models of each kind are read: every question has an answer, and networks behave like it."""
 
 from contextlib import nullcontext
+from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -9,7 +11,9 @@ from tests.conftest import build, make_model
 from unmask import UserError
 from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import Paradigm, find_unknown, get_paradigm, list_kinds
+from unmask.noise.masked import Masked
 from unmask.noise.processes import PROCESSES
+from unmask.noise.settings import NoiseConfig
 from unmask.noise.uniform import Uniform
 
 
@@ -62,15 +66,37 @@ def test_what_is_not_scored_says_so(kind):
 
 
 def test_a_noise_of_ones_own_is_sampled_but_not_scored(monkeypatch):
-    monkeypatch.setitem(PROCESSES, "own", Uniform)
+    monkeypatch.setattr(PROCESSES, "_given", {"own": Uniform})
     assert type(get_paradigm("own")) is Paradigm and not get_paradigm("own").is_scored
     assert get_paradigm("own").sampler == "ancestral" and list(find_unknown("own")) == []
-    monkeypatch.delitem(PROCESSES, "own")
+    PROCESSES.remove("own")
     assert list(find_unknown("own")) == [
         "'kind' is 'own', expected one of masked, uniform, hybrid, gaussian, causal"
     ]
     with pytest.raises(UserError, match="noise 'own' is unknown"):
         get_paradigm("own")
+
+
+def test_masked_noise_of_ones_own_is_scored_and_has_its_own_bound(monkeypatch):
+    class Slow(Masked):
+        def corrupt(self, x0, t, streams):
+            return super().corrupt(x0, t**2, streams)
+
+    class Named(Masked):
+        settings = MappingProxyType({"power": 2})
+
+    monkeypatch.setattr(PROCESSES, "_given", {"slow": Slow, "named": Named})
+    slow, named = map(get_paradigm, ("slow", "named"))
+    assert slow.is_scored and slow.fills_masks and slow.objectives == ("bound",)
+    assert not slow.masks_evenly and named.masks_evenly and "smdm" in named.objectives
+    with pytest.raises(UserError, match="define its posterior"):
+        Slow(3, 3).posterior(torch.zeros(1, 1, 3), torch.tensor([[3]]), *torch.rand(2, 1, 1))
+    settings = replace(
+        make_model().blueprint, kind="named", noise=NoiseConfig(settings={"power": 3})
+    )
+    assert settings.paradigm.is_scored
+    with pytest.raises(UserError, match="'noise.settings' has 'power', which slow noise does not"):
+        replace(settings, kind="slow")
 
 
 def test_a_blueprint_fits_its_network():

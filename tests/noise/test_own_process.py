@@ -28,7 +28,7 @@ class Zeroed(Process):
     schedule: object = field(default_factory=LinearSchedule)
 
     @classmethod
-    def from_config(cls, config, schedule, num_logits, mask_id):
+    def from_config(cls, config, schedule, num_logits, mask_id, tokenizer=None):
         return cls(num_logits, schedule)
 
     @property
@@ -58,9 +58,9 @@ class Zeroed(Process):
 @pytest.fixture
 def named():
     """The process under a name of its own, for recipes and models."""
-    PROCESSES["zeroed"] = Zeroed
+    unmask.register("noise", Zeroed, "zeroed")
     yield "zeroed"
-    del PROCESSES["zeroed"]
+    PROCESSES.remove("zeroed")
 
 
 def test_a_notebook_needs_six_methods(small_net):

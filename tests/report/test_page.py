@@ -42,8 +42,8 @@ REFUSING = replace(MEASURE, name="refusing", pool=differ)
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
-    monkeypatch.setitem(table._REGISTERED, "refusing", REFUSING)
+    monkeypatch.setitem(table.MEASURES._given, "counting", MEASURE)
+    monkeypatch.setitem(table.MEASURES._given, "refusing", REFUSING)
 
 
 def count(folder: Path, *models: str, measure=MEASURE, **changes) -> Path:
@@ -226,7 +226,7 @@ def test_measures_come_in_the_order_of_their_table(tmp_path, results):
         (lambda folder: None, "there is no folder"),
         (lambda folder: folder.mkdir(), "has no run.json: expected the folder of a run"),
         (lambda folder: change(count(folder, "a"), format=99), "in run format 99"),
-        (lambda folder: change(count(folder, "a"), verb="none"), "there is no measure 'none'"),
+        (lambda folder: change(count(folder, "a"), verb="none"), "measure 'none' is unknown"),
     ],
 )
 def test_what_is_no_run_is_an_error_alone_and_a_sentence_beside_others(tmp_path, make, reason):

@@ -41,7 +41,6 @@ from unmask.sweep.run import (
     run_sweep,
 )
 from unmask.sweep.summary import compare_sweep, find_best
-from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
 from unmask.training.recipes_io import read_recipe, write_recipe
 
@@ -331,7 +330,7 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
     schedule = ScheduleSettings(name="wsd", warmup=1, decay=0.5)
     for steps in (4, 8):
         recipe = replace(cell.recipe, budget=BudgetSettings(steps=steps), schedule=schedule)
-        unmask.train(recipe, tmp_path / f"plain-{steps}", device="cpu", sources=SOURCES)
+        unmask.train(recipe, tmp_path / f"plain-{steps}", device="cpu")
         ours = load_file(out / CELLS / "seed-0" / f"step-{steps}" / "train/model/model.safetensors")
         theirs = load_file(tmp_path / f"plain-{steps}" / "model/model.safetensors")
         assert all((ours[name] == theirs[name]).all() for name in theirs)

@@ -29,7 +29,7 @@ TEXTS = {"verb": "quality", "data": "README.md", "value": "nll"}
         ({"grids": [{"no.such": [1]}]}, "no"),
         ({"grids": [{"seed": [0]}, {"seed": [0]}]}, "are alike"),
         ({"measures": {}}, "'measures' is empty"),
-        ({"measures": {"x": {"verb": "recal", "value": "hit"}}}, "there is no measure 'recal'"),
+        ({"measures": {"x": {"verb": "recal", "value": "hit"}}}, "measure 'recal' is unknown"),
         ({"measures": {"x": {"verb": "perplexity", "value": "nll"}}}, "needs"),
         ({"best": "other"}, "'best' is 'other'"),
         (

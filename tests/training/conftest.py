@@ -14,10 +14,10 @@ def made_once(monkeypatch):
     monkeypatch.setattr("unmask.training.build.read_examples", _read)
 
 
-def _read(data: DataSettings, known=None, more=None, has_foreign: bool = False) -> Examples:
+def _read(data: DataSettings, known=None, has_foreign: bool = False) -> Examples:
     make = examples._MADE.get(data.source)
-    if make is None or known or more or data.tokenizer:
-        return read_examples(data, known, more, has_foreign)
+    if make is None or known or data.tokenizer:
+        return read_examples(data, known, has_foreign)
     return _make(make, data, has_foreign)
 
 

@@ -6,7 +6,7 @@ torchrun … parallel_worker.py FOLDER …: trains under ddp and fsdp, in folder
 import sys
 from pathlib import Path
 
-from tests.training.runs import SOURCES, make_recipe
+from tests.training.runs import make_recipe
 from unmask.training.build import prepare_job
 from unmask.training.loop import run_loop
 from unmask.training.parallel import join
@@ -25,4 +25,4 @@ if __name__ == "__main__":
         for folder in map(Path, sys.argv[1:]):
             for how in ("ddp", "fsdp"):
                 recipe = make_recipe(**SETTINGS | {"machine": {"parallel": how}})
-                run_loop(Trainer(prepare_job(recipe, world, SOURCES)), folder / how)
+                run_loop(Trainer(prepare_job(recipe, world)), folder / how)

@@ -1,14 +1,11 @@
 """Tiny recipes and runs for the tests of training."""
 
-from functools import cache
 from pathlib import Path
 
 import torch
 
 from unmask.base.config import build
-from unmask.toy.examples import SOURCES as TOY
 from unmask.training.build import prepare_job
-from unmask.training.examples import read_examples
 from unmask.training.loop import Hooks, TrainingOutcome, run_loop
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
@@ -31,12 +28,8 @@ def make_recipe(**changes: object) -> Recipe:
     return build(Recipe, values, "test")
 
 
-# Data are read once for all tests.
-SOURCES = {"toy": cache(TOY["toy"]), "reversal": cache(read_examples)}
-
-
 def make_trainer(**changes: object) -> Trainer:
-    return Trainer(prepare_job(make_recipe(**changes), CPU, SOURCES))
+    return Trainer(prepare_job(make_recipe(**changes), CPU))
 
 
 def run(

@@ -17,7 +17,6 @@ from unmask.cli.main import app
 from unmask.cli.train import describe_recipes
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
-from unmask.toy.examples import SOURCES
 from unmask.toy.language import UNITS
 from unmask.training.journal import read_journal
 from unmask.training.recipe import DataSettings
@@ -104,7 +103,7 @@ def test_samples_of_the_toy_are_rows_of_units(kind, tmp_path):
     context = 7 if kind == "causal" else 6
     changes = ["budget.steps=2", "cadence.samples=3", "batch.rows=8", "cadence.sampling_steps=2"]
     recipe = read_recipe(f"toy-{kind}", changes)
-    unmask.train(recipe, tmp_path / "run", device="cpu", sources=SOURCES)
+    unmask.train(recipe, tmp_path / "run", device="cpu")
     (samples,) = [r["samples"] for r in read_journal(tmp_path / "run") if "samples" in r]
     assert len(samples) == 3 and recipe.data.context == context
     assert {word for text in samples for word in text.split()} <= set(UNITS)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unmask
-from tests.training.runs import CPU, SOURCES, make_recipe, make_trainer, run
+from tests.training.runs import CPU, make_recipe, make_trainer, run
 from unmask.base.errors import UserError
 from unmask.base.files import write_json
 from unmask.base.reading import read_json
@@ -74,14 +74,14 @@ def test_a_resume_from_nothing_is_logged(folder, caplog):
 def test_a_run_that_was_killed_as_it_began_can_begin_or_go_on(tmp_path, monkeypatch):
     """Its folder is made of two files: neither a draft nor the first alone is in the way."""
     recipe = make_recipe(data={"source": "toy", "context": 8}, budget={"steps": 1})
-    more = {"device": "cpu", "sources": SOURCES}
+    more = {"device": "cpu"}
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".recipe.yaml.0a1b2c3d.draft").touch()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(training_folder, "write_record", Mock(side_effect=KeyboardInterrupt))
         unmask.train(recipe, folder, **more)
-    assert go_on(folder, sources=SOURCES).step == 1
+    assert go_on(folder).step == 1
 
 
 def test_drafts_and_damaged_checkpoints_are_cleared(folder):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.runs import SOURCES, make_recipe, make_trainer, take_steps
+from tests.training.runs import make_recipe, make_trainer, take_steps
 from tests.training.test_losses import KINDS
 from unmask.training.build import prepare_job
 from unmask.training.graphs import SHAPES, pad_inputs
@@ -59,7 +59,7 @@ def make_on_gpu(graphs: str, **changes) -> Trainer:
     # Not compiled: the tests' shape checks are no code for a compiler.
     machine = {"graphs": graphs, "dtype": "bfloat16", "compile": "off"}
     recipe = make_recipe(**changes | {"machine": machine})
-    return Trainer(prepare_job(recipe, World(torch.device("cuda")), SOURCES))
+    return Trainer(prepare_job(recipe, World(torch.device("cuda"))))
 
 
 @pytest.mark.gpu

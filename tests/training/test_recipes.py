@@ -14,7 +14,6 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import list_kinds
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.toy.examples import SOURCES
 from unmask.training.build import prepare_job
 from unmask.training.recipes_io import (
     list_changes,
@@ -58,7 +57,7 @@ def shrink(name: str, folder) -> list[str]:
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_shipped_recipe_takes_a_step(name, tmp_path):
     recipe = read_recipe(name, shrink(name, tmp_path))
-    trainer = Trainer(prepare_job(recipe, CPU, SOURCES))
+    trainer = Trainer(prepare_job(recipe, CPU))
     before = {key: x.clone() for key, x in trainer.tensors().items()}
     losses = take_steps(trainer, 2)
     assert all(0 < loss < 1e4 for loss in losses), losses

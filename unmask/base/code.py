@@ -20,6 +20,8 @@ from unmask.base.identity import digest_values
 
 PLAIN = (bool, int, float, complex, str, bytes, PurePath, type(None), type(...))
 """Values without code, known by what they print."""
+_ARRAYS = ("torch", "numpy")
+"""Whose arrays are known by their numbers, whose classes and functions by their names alone."""
 _LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
@@ -30,6 +32,7 @@ def digest_code(*values: object) -> str:
     """
     first = next(map(_unwrap, values), None)
     home = str(getattr(first, "__module__", "")).partition(".")[0]
+    home = "" if home in _ARRAYS else home
     numbers, met = dict[int, int](), list[object]()
     contents = [part for each in values for part in _list_parts(each, home, numbers, met)]
     for value in met:  # which grows
@@ -47,6 +50,9 @@ def _list_parts(
     value: Any, home: str, numbers: dict[int, int], met: list[object]
 ) -> Iterator[object]:
     """A value in plain parts, in an order that is the same in every process."""
+    # Libraries wrap functions when they like: torch an optimiser's step once it is used.
+    while hasattr(value, "__wrapped__") and _is_of_library(value):
+        value = value.__wrapped__
     kind = type(value)
     if isinstance(value, PLAIN):
         yield value if isinstance(value, bytes) else (kind.__qualname__, str(value))
@@ -54,7 +60,9 @@ def _list_parts(
         yield len(value)
         known = (*PLAIN, tuple)
         yield sorted(digest_code(each) if isinstance(each, known) else "" for each in value)
-    elif kind.__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "dtype"):
+    elif kind.__module__.partition(".")[0] in _ARRAYS and isinstance(
+        getattr(value, "shape", None), tuple
+    ):
         yield from _list_numbers(value)
     elif isinstance(value, tuple | CodeType):  # of which equal ones may or may not be one object
         parts = value if isinstance(value, tuple) else _take_code_apart(value)
@@ -151,6 +159,12 @@ def _is_own(name: str | None, home: str) -> bool:
         return top != "unmask"
     file = getattr(sys.modules.get(top), "__file__", None)
     return file is not None and not file.startswith(_LIBRARIES)
+
+
+def _is_of_library(value: Any) -> bool:
+    """Whether a function's code is a library's, whatever module it says that it is of."""
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_filename.startswith(_LIBRARIES)
 
 
 def _list_numbers(value: Any) -> Iterator[object]:

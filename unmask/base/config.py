@@ -45,6 +45,7 @@ def option(
     below: float | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
     is_identity: bool = True,
+    plugin: str | None = None,
 ) -> Any:
     """A field of a `CheckedSettings`: its default and what a command line says about it.
 
@@ -52,10 +53,10 @@ def option(
     item. A whole number without an upper end is at most `LARGEST`.
     `choices` lists the names a text may be, before an `=`; it is called late, since the tables it
     reads may be heavy to import. What is no `is_identity` (a device, a limit on memory) may differ
-    when a run is resumed.
+    when a run is resumed. `plugin` is the kind of things that it names (`unmask.base.plugins`).
     """
     limits = {"least": least, "most": most, "above": above, "below": below}
-    more = {"help": help, "choices": choices, "is_identity": is_identity}
+    more = {"help": help, "choices": choices, "is_identity": is_identity, "plugin": plugin}
     return dataclasses.field(default=default, metadata=limits | more)
 
 

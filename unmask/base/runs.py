@@ -19,6 +19,7 @@ from unmask.base.errors import UserError
 from unmask.base.files import path_exists, remove_files, write_json
 from unmask.base.locks import PATTERN as LOCKS
 from unmask.base.locks import RunRefusedError, lock_run
+from unmask.base.plugins import name_plugins
 from unmask.base.reading import read_json_object
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class RunRecord:
     """What the run was made from: names and places, and digests of contents."""
     code: Digests = field(default_factory=dict)
     """Digests of the code that made it, by what it is of; empty in records of earlier versions."""
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """Where plug-ins that it needs come from, by kind and name (`unmask.base.plugins`)."""
     tables: dict = field(default_factory=dict)
     """The schema of each table."""
     versions: dict
@@ -74,24 +77,31 @@ def make_record(
     tables: Mapping[str, str] | None = None,
     device: str | None = None,
     code: Digests | None = None,
-    packages: Mapping[str, str] | None = None,
+    plugins: Mapping[str, Mapping[str, str]] | None = None,
 ) -> RunRecord:
     """The record of a run that begins now; of a `device`, it says which chip that is.
 
-    `packages` are versions of packages that take part, beside this one's.
+    `plugins` are what `unmask.base.plugins.describe_plugins` says of those that take part: their
+    code and the versions of their packages are recorded with the run's own.
     """
     from unmask.base.devices import describe_device
 
     machine = "" if device is None else describe_device(device)
     versions = {"unmask": __version__, "python": platform.python_version()}
+    plugins = plugins or {}
+    packages = {each["package"]: each["version"] for each in plugins.values() if each["version"]}
+    theirs = {
+        f"the {key.replace('.', ' ', 1)}": {"code": each["code"]} for key, each in plugins.items()
+    }
     return RunRecord(
         format=RUN_FORMAT,
         verb=verb,
         settings=dict(settings),
         inputs=dict(inputs or {}),
-        code=dict(code or {}),
+        code={**(code or {}), **theirs},
+        plugins=name_plugins(plugins),
         tables=dict(tables or {}),
-        versions=versions | {"torch": version("torch"), "machine": machine, **(packages or {})},
+        versions=versions | {"torch": version("torch"), "machine": machine, **packages},
     )
 
 
@@ -183,12 +193,12 @@ def check_run(folder: str | Path, now: RunRecord, loose: frozenset[str] = frozen
     changes = compare_values(before.settings, now.settings, loose)
     changes += compare_values(before.tables, now.tables, what="the schema of the table ")
     # What is taken from the data depends on settings.
-    changes = changes or [*_compare_code(before, now), *compare_inputs(before.inputs, now.inputs)]
+    changes = changes or [*compare_code(before, now), *compare_inputs(before.inputs, now.inputs)]
     if changes:
         raise RunRefusedError(f"{folder} holds another run ({'; '.join(changes)}): {BEGIN_ANEW}.")
 
 
-def _compare_code(before: RunRecord, now: RunRecord) -> list[str]:
+def compare_code(before: RunRecord, now: RunRecord) -> list[str]:
     """What differs between the code of two runs; nothing where it was not recorded."""
     if not before.code or not (changes := compare_digests(before.code, now.code)):
         return []

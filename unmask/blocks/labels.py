@@ -283,6 +283,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def name_kind(kind: str) -> str:
+    """What a kind of model is called; noise of another package by its own name."""
+    return KINDS.get(kind, kind)
+
+
 def is_causal(kind: str) -> bool:
     """Whether a table's rows of that `kind` are about an autoregressive model."""
     return kind == "causal"

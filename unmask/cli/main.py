@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any
 
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unmask import __version__
+from unmask.base.plugins import list_installed
 from unmask.cli.exits import MISTAKE, explain_errors, show_any_text, stop_alike
 
 _FILES = ("data", "explore", "harness", "models", "sample", "study", "sweep", "toy", "train")
@@ -24,15 +24,14 @@ FUNCTIONS = {"train": "train_recipe"}
 
 
 def list_verbs() -> dict[str, dict[str, str]]:
-    """What each verb does, in a line, by heading; only measures of other packages are imported."""
+    """What each verb does, in a line, by heading; no measure is imported."""
     path = files("unmask.assets").joinpath("verbs.json")
     verbs: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8"))
-    if entry_points(group="unmask.measures"):
-        from unmask.measures.table import OTHERS, list_measures
-
-        known = {name for each in verbs.values() for name in each}
-        others = {each.name: each.help for each in list_measures().values()}
-        verbs[OTHERS] = {name: line for name, line in others.items() if name not in known}
+    if others := list_installed("measure"):
+        verbs["Measures of other packages"] = {
+            name: f"Of {package}; `unmask {name} --help` says more."
+            for name, package in others.items()
+        }
     return verbs
 
 

@@ -224,12 +224,12 @@ def convert(
 ) -> None:
     """Write a model anew in this project's format, or in another dialect."""
     from unmask.base.errors import UserError
-    from unmask.net.dialects import get_dialect
+    from unmask.net.dialects import DIALECTS
     from unmask.net.hub import CHECKPOINT
     from unmask.net.loading import load, save
     from unmask.training.run import read_checkpoint
 
-    get_dialect(to)
+    DIALECTS.find(to)
     if out.exists():
         raise UserError(f"{out} already exists: choose another folder or remove it.")
     named: dict[str, Any] = {"kind": kind, "mask": mask, "shift": shift, "block": block}

@@ -11,6 +11,7 @@ import typer
 
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
+from unmask.base.plugins import list_installed
 from unmask.measures.contract import Argument
 
 
@@ -98,6 +99,9 @@ def _make_option(field: dataclasses.Field, hint: Any) -> inspect.Parameter:
     choices = list(given()) if given is not None else _list_literals(hint)
     help = field.metadata.get("help", "") + (f" One of: {', '.join(choices)}." if choices else "")
     help += " Separated by commas." if _is_tuple(hint) else ""
+    if theirs := list_installed(kind) if (kind := field.metadata.get("plugin")) else {}:
+        help += f" Of other packages: {', '.join(f'{n} ({of})' for n, of in theirs.items())}."
+        choices += list(theirs)
     return add_option(field.name, option_type, default, help, *flags, choices=choices)
 
 

@@ -55,7 +55,6 @@ def train_recipe(
 
     from unmask.base.errors import UserError
     from unmask.base.progress import watch
-    from unmask.toy.examples import SOURCES
     from unmask.training import run
 
     words, console = list(words or []), Console()
@@ -76,7 +75,7 @@ def train_recipe(
         return
     folder = resume or run.choose_folder(name or "", out)
     shared: dict[str, Any] = {"fresh": fresh, "minutes": minutes, "device": device}
-    shared |= {"sources": SOURCES, "watch": watch}
+    shared |= {"watch": watch}
     if seeds is not None:
         if resume is not None or allow_changes:
             raise UserError("--seeds resumes its own runs: leave the options of resuming out.")
@@ -145,10 +144,9 @@ def _show_plan(
     from unmask.base.devices import resolve_device
     from unmask.net.hub import RECIPE
     from unmask.report.training import show_plan
-    from unmask.toy.examples import SOURCES
     from unmask.training.plan import plan_training
     from unmask.training.recipes_io import format_recipe, read_recipe
 
     recipe = read_recipe(name or "" if resume is None else resume / RECIPE, words)
-    show_plan(console, plan_training(recipe, resolve_device(device), SOURCES))
+    show_plan(console, plan_training(recipe, resolve_device(device)))
     console.print(format_recipe(recipe), markup=False, highlight=False)

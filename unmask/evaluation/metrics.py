@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from unmask.base.plugins import Registry
 from unmask.data.sets_corpus import EMPTY
 from unmask.data.words import find_words, join_words
 
@@ -55,6 +56,22 @@ def has_surname(generation: str, name: str) -> bool:
 def has_first_name(generation: str, name: str) -> bool:
     """Whether the first word of the name stands in the generation, as a word of its own."""
     return _has_words(generation, name.split()[:1])
+
+
+RULES = Registry[Callable[[str, str], float]](
+    "rule",
+    {
+        "hit": is_contained,
+        "plain": is_contained_plainly,
+        "starts": starts_with,
+        "strict": is_strict,
+        "surname": has_surname,
+        "first_name": has_first_name,
+    },
+    callable,
+    "a function of a generated text and the true answer to true, false or a share",
+)
+"""When a text counts as the answer, by the names that tables of recall have."""
 
 
 def _has_words(generation: str, words: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
 from unmask.evaluation.contents import Contents
 from unmask.evaluation.metrics import (
+    RULES,
     bleu,
     has_first_name,
     has_surname,
@@ -78,6 +79,7 @@ class AskedModel:
         guidance: float,
         plan: str | Callable,
         order: str | Callable,
+        rule: str | None = None,
     ) -> Iterator[dict[str, Any]]:
         """A row for each prompt of the split, or part of one, then for each of its controls.
 
@@ -85,6 +87,7 @@ class AskedModel:
         model, which has neither steps nor guidance.
         """
         self._open(split)
+        judge = None if rule is None else RULES.find(rule)
         sampling = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
         texts = self._write(split.facts, sampling | {"plan": plan, "order": order})
         scored = list(zip(split.answers, texts, self._scores, strict=True))
@@ -99,6 +102,7 @@ class AskedModel:
             for (fact, text, score), is_content in zip(questions, contents, strict=True):
                 is_name = fact.direction == "d2p"
                 yield {
+                    **({rule: float(judge(text.text, fact.completion))} if rule and judge else {}),
                     "split": split.name + ending,
                     "steps": steps,
                     "guidance": None if steps is None else guidance,

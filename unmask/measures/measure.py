@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from unmask.base.config import CheckedSettings, check_arguments
+from unmask.base.config import CheckedSettings
 from unmask.base.extras import require_extra
 from unmask.blocks.blocks import Section
 from unmask.measures.contract import Argument as Argument  # for a measure's file, with the rest
 from unmask.measures.contract import Described, InputSpec, Job, Summary, Tables
 from unmask.measures.contract import Rows as Rows
-from unmask.measures.table import add_measure
 from unmask.results.comparison import Comparison
 
 if TYPE_CHECKING:
@@ -128,18 +127,6 @@ class Measure(Generic[S]):
 
         require_extra("study", f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes, fresh)
-
-
-@check_arguments()
-def register(measure: Measure) -> Measure:
-    """Add a measure in this process, as a notebook does, and give it back to be called.
-
-    Args:
-        measure: Under a name that no built-in or installed measure has. One that was registered
-            before under this name is replaced.
-    """
-    add_measure(measure)
-    return measure
 
 
 def _document(measure: Measure) -> str:

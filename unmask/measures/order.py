@@ -306,7 +306,7 @@ def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
     first, tokens = tokens[0], sorted(tokens, key=lambda row: row["position"])
     guesses = [zip(row["guesses"] or (), row["guesses_p"] or (), strict=True) for row in tokens]
     return blocks.TextPanel(
-        title=f"{model} ({labels.KINDS[first['kind']]})",
+        title=f"{model} ({labels.name_kind(first['kind'])})",
         pieces=["⏎" if row["is_end"] else row["piece"] for row in tokens],
         steps=[row["step"] for row in tokens],
         confidence=[row["confidence"] for row in tokens],

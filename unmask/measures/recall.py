@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
+from unmask.base.plugins import find_registry
 from unmask.base.tables import find_row_groups
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import ReportBlock
@@ -61,6 +62,11 @@ class RecallSettings(SamplingSettings):
         "mean_field",
         "How masked models' answers are ranked: by chain_rule as well, which takes longer.",
     )
+    rule: str | None = option(
+        None,
+        "A further rule by which a text counts as the answer, one of another package.",
+        plugin="rule",
+    )
     controls: bool = option(True, "Hold the texts against shuffled answers, too.")
     dtype: str = option(
         "auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else what suits file and processor."
@@ -90,6 +96,8 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
     from unmask.evaluation.recall import AskedModel
 
     settings.check_strategies()
+    if settings.rule is not None:
+        find_registry("rule").find(settings.rule)
     for family in inputs.families:
         family.paradigm.require_scored(family.name, "recall is measured")
     splits = inputs.data.splits
@@ -103,7 +111,8 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
             prepared.clear()
             model, by_chain = inputs.load(member), settings.ranks == "chain_rule"
             prepared[member.key] = AskedModel(model, splits, settings.length, by_chain)
-        rows = prepared[member.key].measure(split, steps, guidance, settings.plan, settings.order)
+        strategies = (settings.plan, settings.order, settings.rule)
+        rows = prepared[member.key].measure(split, steps, guidance, *strategies)
         return {"recall": [member.columns | row for row in rows]}
 
     pieces = [(f"-{i:04d}" if i else "", part) for split in splits

@@ -174,7 +174,7 @@ def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
     is_reversed, kinds = labels.is_reversed(cells[0]["split"]), tidy.distinct(cells, "kind")
     if is_reversed and len(kinds) == 2:
         one, other = (
-            f"the {labels.KINDS[cell['kind']]} model recalls {tidy.say_share(cell['mean'])}"
+            f"the {labels.name_kind(cell['kind'])} model recalls {tidy.say_share(cell['mean'])}"
             for cell in cells
         )
         yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {one}, {other}")
@@ -182,7 +182,7 @@ def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
         value, _, ends = tidy.say(cell, "%").partition(" [")
         note = f"[{ends} {cell['model']}, {tidy.name_asked(cell)}"
         note += f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
-        lead = f"recalled{' in reverse' if is_reversed else ''}, {labels.KINDS[cell['kind']]}"
+        lead = f"recalled{' in reverse' if is_reversed else ''}, {labels.name_kind(cell['kind'])}"
         yield blocks.Number(lead, value, note)
 
 
@@ -259,6 +259,8 @@ def _tabulate(rows: Rows, metrics: Mapping[str, Quantity] = RULES, **changes: An
     """Means, a column for each metric that was measured."""
     measured = tidy.distinct(rows, "metric")
     shown = {name: metric for name, metric in metrics.items() if name in measured}
+    if metrics is RULES:  # a rule of another package beside them
+        shown |= {name: Quantity(name, "%") for name in measured if name not in METRICS}
     runs = {"training runs": _count_runs}
     return replace(RECALL, metrics=shown, **changes).tabulate(rows, **runs)
 

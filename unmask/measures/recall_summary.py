@@ -38,6 +38,7 @@ RULES = {
     "strict": Quantity("exact", "%"),
 }
 """When a text counts as the answer."""
+SHARE = Quantity("share", "%")
 METRICS = RULES | {
     "token_accuracy": Quantity("tokens in place", "%"),
     "bleu": Quantity("BLEU", digits=1, least=0.0),
@@ -49,7 +50,6 @@ METRICS = RULES | {
     "beats_control": Quantity("likelier than shuffled", "%"),
     "beats_file": Quantity("likelier than in Berglund's shuffled file", "%"),
 }
-SHARES = [name for name, metric in METRICS.items() if metric.is_share]
 LEAST = {name: metric.least for name, metric in METRICS.items() if metric.least is not None}
 UNUSED = ("completion", "generation", "guidance", "length", "trained", "rivals", "seconds")
 """Columns that no statistic of groups is made of."""
@@ -95,6 +95,8 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     from unmask.evaluation.metrics import bleu_signature
 
     groups, sides = Groups(tables["recall"]), dict[Asking, HitClusters]()
+    own = getattr(settings, "rule", None)
+    metrics = METRICS if own is None else {own: SHARE} | METRICS
     names = ("cells", "pairs", "controls", "gains", "templates", "runs", "budgets")
     summary: dict[str, list[Any]] = {name: [] for name in names}
     for asking in groups.asked:
@@ -103,7 +105,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         _mark_likelier(rows, controls)
         rules = _choose_rules(rows)
         for own in (rows, *controls):
-            for cell in groups.average(own, CELL, METRICS):
+            for cell in groups.average(own, CELL, metrics):
                 more = {"guidance": groups.guidance[asking[0]]}
                 summary["cells"].append(cell | more | {"is_headline": cell["metric"] == rules[0]})
         sides[asking] = _cluster(rows, rules)
@@ -165,7 +167,8 @@ class Groups:
         """Means by those metrics that the table has, for other phrasings as well."""
         columns = {*self.table.column_names, *BEATS}
         names = [name for name in metrics if name in columns]
-        return estimate_means(rows, by, names, SHARES, LEAST, names)
+        shares = [name for name in names if metrics[name].is_share]
+        return estimate_means(rows, by, names, shares, LEAST, names)
 
 
 def _mark_likelier(rows: list[dict[str, Any]], controls: Sequence[list[dict[str, Any]]]) -> None:

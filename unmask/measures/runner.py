@@ -7,7 +7,7 @@ pool_results    several results of one measure → one
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -18,13 +18,14 @@ from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_file
 from unmask.base.locks import RunRefusedError
+from unmask.base.plugins import describe_plugins, require_plugins
 from unmask.base.progress import announce, track
 from unmask.base.runs import RunRecord, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, has_rows, read_table, write_table
 from unmask.measures.contract import Inputs, Job, Rows, Tables
 from unmask.measures.result import FolderTables, Result, list_differences, name_dtypes, name_folders
 from unmask.measures.settings import MachineSettings
-from unmask.measures.table import find_distribution, find_measure, is_shipped, list_own_files
+from unmask.measures.table import MEASURES, find_measure, is_shipped, list_own_files
 from unmask.measures.trainings import join_trainings, stack_tables, unite
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def run_measure(
         measure.tables,
         device,
         _digest_code(measure, settings),
-        find_distribution(measure),
+        describe_plugins(_list_chosen(measure, inputs, settings)),
     )
     # Before jobs are made, which may ask a model.
     gives_way = not fresh and _gives_way(measure, folder, record, loose)
@@ -94,6 +95,18 @@ def run_measure(
     fresh = fresh or (world == 1 and gives_way)
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
         return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
+
+
+def _list_chosen(
+    measure: "Measure", inputs: Inputs, settings: CheckedSettings
+) -> Iterator[tuple[str, object]]:
+    """What takes part by its name: the measure, strategies among its settings, models' noise."""
+    if measure.name in MEASURES and MEASURES[measure.name] is measure:
+        yield "measure", measure.name
+    for field in fields(settings):
+        if kind := field.metadata.get("plugin"):
+            yield kind, getattr(settings, field.name)
+    yield from (("noise", family.kind) for family in getattr(inputs, "families", ()))
 
 
 def _digest_code(measure: "Measure", settings: CheckedSettings) -> dict[str, dict[str, str]]:
@@ -219,6 +232,9 @@ def read_result(folder: str | Path) -> Result:
     """The result in a run folder; a study's folder, another version's or no run's is refused."""
     folder = find_folder(folder)
     record = read_record(folder)
+    drawn = ("measure.", "metric.", "rule.")  # what else took part is not needed to read rows
+    needed = {key: origin for key, origin in record.plugins.items() if key.startswith(drawn)}
+    require_plugins(needed, str(folder))
     measure = find_measure(record.verb)
     dropped = measure.settings.dropped
     known = {name: value for name, value in record.settings.items() if name not in dropped}

@@ -71,9 +71,12 @@ class SamplingSettings(QuestionSettings):
         "smdm",
         "How many tokens a step commits: smdm, llada, linear, cosine, one, threshold=0.9 or "
         "ancestral.",
+        plugin="plan",
     )
     order: str | Callable = option(
-        "confidence", "Which tokens go first: confidence, entropy, margin, left or random."
+        "confidence",
+        "Which tokens go first: confidence, entropy, margin, left or random.",
+        plugin="order",
     )
 
     def check_strategies(self) -> None:

@@ -1,25 +1,21 @@
-"""The table of measures: those of this package, of others by entry point, of a notebook by a call.
+"""The table of measures: those of this package by heading, and those of others.
 
-Another package names its measure in its pyproject.toml:
+Another package names its measure in its pyproject.toml (`unmask.base.plugins`):
 
-    [project.entry-points."unmask.measures"]
-    calibration = "their_package.calibration:CALIBRATION"
+    [project.entry-points."unmask.plugins"]
+    "measure.calibration" = "their_package.calibration:CALIBRATION"
 """
 
-import logging
 import sys
-from functools import cache, partial
-from importlib import import_module
-from importlib.metadata import entry_points
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unmask.base.errors import UserError, suggest
+from unmask.base.plugins import Registry
 
 if TYPE_CHECKING:
     from unmask.measures.measure import Measure
 
-ENTRY_POINT = "unmask.measures"
 GROUPS = {
     "Facts": ("recall", "order", "nll", "factorization", "knowns"),
     "Texts": ("perplexity", "quality", "mending"),
@@ -33,47 +29,34 @@ GROUPS = {
 `unmask --help` has of each stands in `unmask/assets/verbs.json`."""
 EXPERIMENTS = ("mending", "guidance", "correctors", "planted")
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
-OTHERS = "Measures of other packages"
-_REGISTERED: "dict[str, Measure]" = {}
-_INSTALLED: "dict[str, tuple[Measure, dict[str, str]]]" = {}
-"""Measures of other packages, each with its package's version by name."""
+
+
+def _find_home(name: str) -> str:
+    home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
+    return f"unmask.{home}:MEASURE"
+
+
+MEASURES = Registry["Measure"](
+    "measure",
+    {name: _find_home(name) for group in GROUPS.values() for name in group},
+    lambda thing: hasattr(thing, "jobs") and hasattr(thing, "make_summary"),
+    "a unmask.measures.measure.Measure",
+)
 
 
 def list_measures() -> "dict[str, Measure]":
     """Every measure by name. One that cannot be imported is a warning, and the rest are there."""
-    return _import_all() | _REGISTERED
+    return dict(MEASURES.load_each())
 
 
 def find_measure(name: str) -> "Measure":
-    """The measure of that name; where it is this package's no other is imported."""
-    if any(name in group for group in GROUPS.values()):
-        return _import(name)
-    measures = list_measures()
-    if name not in measures:
-        raise UserError(f"there is no measure {name!r}: {suggest(name, measures)}")
-    return measures[name]
-
-
-def add_measure(measure: "Measure") -> None:
-    """Add a measure in this process, in place of one that was added before under its name."""
-    if measure.name in _import_all():
-        raise UserError(f"there is a measure {measure.name!r} already: choose another name.")
-    _REGISTERED[measure.name] = measure
+    """The measure of that name; no other is imported."""
+    return MEASURES.find(name)
 
 
 def is_shipped(measure: "Measure") -> bool:
     """Whether a measure is this package's."""
-    is_known = any(measure.name in group for group in GROUPS.values())
-    return is_known and _import(measure.name) is measure
-
-
-def find_distribution(measure: "Measure") -> dict[str, str]:
-    """The version of the other package that a measure was installed with, by the package's name."""
-    if is_shipped(measure):
-        return {}
-    _import_all()
-    known, versions = _INSTALLED.get(measure.name, (None, {}))
-    return versions if known is measure else {}
+    return measure.name in MEASURES.own and MEASURES[measure.name] is measure
 
 
 def list_own_files(measure: "Measure") -> list[Path]:
@@ -86,29 +69,3 @@ def list_own_files(measure: "Measure") -> list[Path]:
     jobs = measure.jobs.func if isinstance(measure.jobs, partial) else measure.jobs
     file = getattr(sys.modules.get(jobs.__module__), "__file__", None)
     return [Path(file)] if file is not None and Path(file).is_file() else []
-
-
-def _import(name: str) -> "Measure":
-    home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
-    return import_module(f"unmask.{home}").MEASURE
-
-
-@cache
-def _import_all() -> "dict[str, Measure]":
-    measures = {name: _import(name) for group in GROUPS.values() for name in group}
-    for point in entry_points(group=ENTRY_POINT):
-        try:
-            measure = point.load()
-        except Exception as error:  # whatever another package raises when it is imported
-            logging.getLogger("unmask").warning(
-                "the measure %r of another package cannot be imported (%s: %s): reinstall or "
-                "remove that package.",
-                point.name,
-                type(error).__name__,
-                error,
-            )
-            continue
-        measures.setdefault(measure.name, measure)
-        if point.dist is not None:
-            _INSTALLED[measure.name] = measure, {point.dist.name: point.dist.version}
-    return measures

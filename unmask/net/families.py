@@ -194,8 +194,14 @@ def digest_model(model: str | Model) -> dict[str, str]:
     """Digests of everything that a model computes from, by what they are of.
 
     On disk these are all bytes of its weights, its settings and its tokenizer; of a loaded model
-    its tensors, whatever was done to them.
+    its tensors, whatever was done to them. Noise of another package is known by its code.
     """
+    blueprint = model.blueprint if isinstance(model, Model) else inspect(model)[0]
+    plugins = blueprint.describe_plugins()
+    return _digest_parts(model) | {f"code of {key}": own["code"] for key, own in plugins.items()}
+
+
+def _digest_parts(model: str | Model) -> dict[str, str]:
     if isinstance(model, Model):
         tokenizer = () if model.tokenizer is None else model.tokenizer.list_contents()
         return {

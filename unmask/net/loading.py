@@ -16,7 +16,7 @@ from unmask.base.files import replace_folder, write_json
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_weight_bytes, make_shapes
-from unmask.net.dialects import get_dialect, known_dialects, recognise
+from unmask.net.dialects import DIALECTS, recognise
 from unmask.net.dialects.dialect import (
     Dialect,
     Given,
@@ -182,10 +182,10 @@ def save(
     >>> unmask.load("copy", device="cpu").blueprint == model.blueprint
     True
     """
-    spoken = get_dialect(dialect)
+    spoken = DIALECTS.find(dialect)
     _check_replaceable(Path(folder))
     shapes = {name: tensor.to("meta") for name, tensor in model.net.state_dict().items()}
-    known = known_dialects().values()
+    known = dict(DIALECTS.load_each()).values()
     settings = write_exactly(spoken, model.blueprint, shapes, str(folder), known)
     settings |= find_token_ids(spoken, model.tokenizer)
     net = model.net

@@ -12,6 +12,7 @@ from torch import Tensor
 from unmask.base.config import SettingsError
 from unmask.base.errors import UserError
 from unmask.base.extras import Shown
+from unmask.base.plugins import describe_plugins
 from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
@@ -21,7 +22,7 @@ from unmask.net.transformer import Transformer
 from unmask.net.view import check_token_rows
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
-from unmask.noise.processes import make_gaussian, make_process
+from unmask.noise.processes import find_noise_problems, make_gaussian, make_process
 from unmask.noise.schedules import find_time
 from unmask.noise.settings import NoiseConfig
 
@@ -55,12 +56,18 @@ class Blueprint:
         """How a model of this kind is read, sampled and scored."""
         return get_paradigm(self.kind)
 
+    def describe_plugins(self) -> dict[str, dict[str, str]]:
+        """What other packages have a part in: noise and its schedule, by kind and name."""
+        return describe_plugins((("noise", self.kind), ("schedule", self.noise.schedule)))
+
     def _problems(self) -> Iterator[str]:
         unknown = list(find_unknown(self.kind))
         yield from unknown
         if not unknown and self.paradigm.sees_later == self.config.causal:
             sees = "only earlier tokens" if self.config.causal else "both directions"
             yield f"'kind' is {self.kind!r}, but the network sees {sees}"
+        if not unknown:
+            yield from find_noise_problems(self.kind, self.noise)
         if not unknown and self.paradigm.has_mask and self.mask_id is None:
             yield f"a {self.kind} model needs a mask id, but has none"
         if not unknown and self.paradigm.noises_vectors and self.config.latent_width is None:
@@ -116,7 +123,8 @@ class Model(Shown):
     def make_process(self) -> Process:
         """The noise on tokens that this model undoes."""
         config = self.net.config
-        return make_process(self.kind, self.blueprint.noise, config.logit_rows, self.mask_id)
+        own = (self.kind, self.blueprint.noise, config.logit_rows, self.mask_id)
+        return make_process(*own, self.tokenizer)
 
     def make_gaussian(self) -> Gaussian:
         """The process of noise on token vectors, which are the network's own."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from unmask.base.errors import UserError
+from unmask.noise.masked import Masked
 from unmask.noise.process import NoiseKind, Sampler
-from unmask.noise.processes import PROCESSES, get_noise
+from unmask.noise.processes import PROCESSES
 
 Kind = str
 """The noise that a model was trained for, a name of `PROCESSES`; "causal" is autoregressive."""
@@ -61,6 +62,11 @@ class Paradigm:
         return self.sampler == "vectors"
 
     @property
+    def masks_evenly(self) -> bool:
+        """Whether masked noise hides all tokens alike, as its schedule says and nothing else."""
+        return self.noise is not None and issubclass(self.noise, Masked) and self.noise.masks_evenly
+
+    @property
     def is_bound(self) -> bool:
         """Whether what a text costs is an upper bound on -log p, not -log p itself."""
         return self.noise is not None
@@ -80,7 +86,8 @@ class Paradigm:
     def require_scored(self, name: str, what: str) -> None:
         """Raise for a model of that name unless its answers are scored; `what` is not possible."""
         if not self.is_scored:
-            scored = [kind for kind in list_kinds() if get_paradigm(kind).is_scored]
+            known = [*dict(PROCESSES.load_each()), "causal"]
+            scored = [kind for kind in known if get_paradigm(kind).is_scored]
             raise UserError(
                 f"{name} is a {self.kind} model: {what} for {' and '.join(scored)} models."
             )
@@ -122,7 +129,8 @@ def find_unknown(kind: Kind) -> Iterator[str]:
 
 
 def get_paradigm(kind: Kind) -> Paradigm:
-    """How models of a kind are read; a noise of one's own is not scored."""
+    """How models of a kind are read; a masked noise of one's own is read as masked noise is."""
     if kind == "causal":
         return CausalParadigm(kind, None)
-    return (MaskedParadigm if kind == "masked" else Paradigm)(kind, get_noise(kind))
+    noise = PROCESSES.find(kind)
+    return (MaskedParadigm if noise.sampler == "unmasking" else Paradigm)(kind, noise)

@@ -18,6 +18,7 @@ from torch import Tensor
 from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Tokenizer
 from unmask.noise.process import Times, TokensFirst, check_clean_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
 from unmask.noise.schedules import (
@@ -78,7 +79,12 @@ class Hybrid(TokensFirst):
 
     @classmethod
     def from_config(
-        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+        cls,
+        config: NoiseConfig,
+        schedule: Schedule,
+        num_logits: int,
+        mask_id: int | None,
+        tokenizer: Tokenizer | None = None,
     ) -> Self:
         if mask_id is None or mask_id not in (num_logits - 1, num_logits):
             raise UserError(

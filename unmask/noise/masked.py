@@ -15,6 +15,7 @@ from torch import Tensor
 from unmask.base.config import LARGEST
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Tokenizer
 from unmask.noise.guidance import mix
 from unmask.noise.process import Process, Sampler, Times, check_clean_tokens, check_vocabulary
 from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
@@ -50,10 +51,19 @@ class Masked(Process):
         "suffix",
     )
     sampler: ClassVar[Sampler] = "unmasking"
+    masks_evenly: ClassVar[bool] = True
+    """Whether tokens are masked as the schedule says, each alike: what the weightings count on."""
 
     num_tokens: int
     mask_id: int = field()
     schedule: Schedule = field(default_factory=LinearSchedule)
+
+    def __init_subclass__(cls) -> None:
+        """Have a kind that masks or weighs in its own way minimise its own bound alone."""
+        super().__init_subclass__()
+        if {"corrupt", "nll"} & vars(cls).keys():
+            cls.masks_evenly = False
+            cls.objectives = vars(cls).get("objectives", ("bound",))
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)
@@ -65,7 +75,12 @@ class Masked(Process):
 
     @classmethod
     def from_config(
-        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+        cls,
+        config: NoiseConfig,
+        schedule: Schedule,
+        num_logits: int,
+        mask_id: int | None,
+        tokenizer: Tokenizer | None = None,
     ) -> Self:
         assert mask_id is not None
         return cls(num_logits - (mask_id < num_logits), mask_id, schedule)
@@ -122,6 +137,11 @@ class Masked(Process):
 
     def _unmask(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """A mask stays with probability p_s / p_t, else takes a value; a token is copied."""
+        if not self.masks_evenly:
+            raise UserError(
+                f"{type(self).__name__} noise masks in its own way: define its posterior, or draw "
+                "texts by un-masking, which needs none."
+            )
         noised_t = self.schedule.noised(t).clamp(min=1e-30)
         stay = (self.schedule.noised(s) / noised_t).clamp(max=1.0)[..., None]
         logp = F.pad(logp, (0, self.num_states - logp.shape[-1]), value=-torch.inf)

@@ -1,7 +1,8 @@
 """What every noise process offers, and the few things they share."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from unmask.base.config import LARGEST
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Tokenizer
 from unmask.noise.guidance import mix
 from unmask.noise.schedules import Schedule
 from unmask.noise.settings import NoiseConfig
@@ -30,6 +32,8 @@ class NoiseKind:
     objectives: ClassVar[tuple[str, ...]] = ("bound",)
     """Names of the losses that can be minimised; the first is what `auto` means."""
     sampler: ClassVar[Sampler] = "ancestral"
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Settings of its own with their defaults: what recipes and models have in `noise.settings`."""
 
 
 class Process(NoiseKind, ABC):
@@ -37,8 +41,7 @@ class Process(NoiseKind, ABC):
 
     All methods work position by position: leading dimensions are free, times broadcast. A process
     of one's own needs a `schedule`, `num_states`, `corrupt`, `prior`, `nll` and `posterior`; to be
-    named in recipes and by models also `from_config` and an entry in `PROCESSES`
-    (`unmask.noise.processes`).
+    named in recipes and by models also `from_config` and a name (`unmask.register`).
     """
 
     # Read-only for type checkers; at run time plain attributes, which frozen dataclasses can set.
@@ -68,9 +71,17 @@ class Process(NoiseKind, ABC):
 
     @classmethod
     def from_config(
-        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+        cls,
+        config: NoiseConfig,
+        schedule: Schedule,
+        num_logits: int,
+        mask_id: int | None,
+        tokenizer: Tokenizer | None = None,
     ) -> Self:
-        """The process of a model with that many rows of logits; `schedule` has closed ends."""
+        """The process of a model with that many rows of logits; `schedule` has closed ends.
+
+        A class that has `settings` finds theirs in `config.settings`, the defaults filled in.
+        """
         raise UserError(
             f"{cls.__name__} noise cannot be made from a model's settings: define from_config."
         )

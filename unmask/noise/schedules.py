@@ -5,13 +5,15 @@ digits near t = 1 when it is computed from alpha.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError, suggest
+from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 
 
 class Schedule(Protocol):
@@ -218,21 +220,27 @@ class BumpSchedule(Schedule):
         return (bump - t * slope) / (t + bump).clamp(min=1e-15) ** 2
 
 
-SCHEDULES = {
-    "linear": LinearSchedule,
-    "cosine": CosineSchedule,
-    "polynomial": PolynomialSchedule,
-    "geometric": GeometricSchedule,
-    "sigmoid": SigmoidSchedule,
-    "bump": BumpSchedule,
-}
+SCHEDULES = Registry[Callable[..., Schedule]](
+    "schedule",
+    {
+        "linear": LinearSchedule,
+        "cosine": CosineSchedule,
+        "polynomial": PolynomialSchedule,
+        "geometric": GeometricSchedule,
+        "sigmoid": SigmoidSchedule,
+        "bump": BumpSchedule,
+    },
+    lambda thing: isinstance(thing, type) and hasattr(thing, "alpha"),
+    "a class with alpha, noised and dalpha, as in unmask.noise.schedules",
+)
 
 
 def make_schedule(name: str, **settings: Any) -> Schedule:
     """The schedule of that name."""
-    if name not in SCHEDULES:
-        raise UserError(f"schedule {name!r} is unknown: {suggest(name, SCHEDULES)}")
-    return SCHEDULES[name](**settings)
+    schedule = SCHEDULES.find(name)(**settings)
+    if name not in SCHEDULES.own:
+        check_schedule(schedule)
+    return schedule
 
 
 _GRID = torch.linspace(0, 1, 1001, dtype=torch.float64)
@@ -253,10 +261,16 @@ def check_schedule(schedule: Schedule) -> None:
         )
 
 
+def is_closed(schedule: Schedule) -> bool:
+    """Whether alpha falls from 1 to 0."""
+    alpha = schedule.alpha(_GRID)
+    return bool(alpha[0] >= 1 - 1e-6 and alpha[-1] <= 1e-6)
+
+
 def check_closed(schedule: Schedule) -> None:
     """Raise unless alpha falls from 1 to 0: else a bound lacks its ends and samples keep noise."""
     alpha = schedule.alpha(_GRID)
-    if alpha[0] < 1 - 1e-6 or alpha[-1] > 1e-6:
+    if not is_closed(schedule):
         raise UserError(
             f"the schedule {type(schedule).__name__} has open ends (alpha from {float(alpha[0]):g} "
             f"to {float(alpha[-1]):g}): wrap it in RescaledSchedule for bounds and sampling."

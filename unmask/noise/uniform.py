@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Tokenizer
 from unmask.noise.process import (
     Times,
     TokensFirst,
@@ -58,7 +59,12 @@ class Uniform(TokensFirst):
 
     @classmethod
     def from_config(
-        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+        cls,
+        config: NoiseConfig,
+        schedule: Schedule,
+        num_logits: int,
+        mask_id: int | None,
+        tokenizer: Tokenizer | None = None,
     ) -> Self:
         # A mask that stands last, as a tied head has it, is not a token to be drawn.
         num_tokens = num_logits - (mask_id == num_logits - 1)

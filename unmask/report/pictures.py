@@ -37,7 +37,7 @@ def describe_model(model: Model) -> Section:
     config, mask = model.net.config, model.mask_id
     parts = " | ".join(PARTS)
     rows = {
-        "kind": labels.KINDS.get(model.kind, model.kind),
+        "kind": labels.name_kind(model.kind),
         **describe_shapes(config),
         "mask": "none" if mask is None else f"token {mask}",
         "tokenizer": "none"

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from unmask.base.choices import choose
 from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 from unmask.base.streams import RowStreams
 from unmask.sampling.orders import choose_first
 from unmask.sampling.state import Predictions, find_entropy
@@ -239,20 +240,23 @@ class OwnCorrector(Corrector):
         self.function(text, streams)
 
 
-CORRECTORS: dict[str, Callable[..., Corrector | None]] = {
-    "none": lambda: None,
-    "uniform": UniformChoice,
-    "margin": lambda k=1: LeastTrusted(k),
-    "gumbel": lambda k=1, temperature=1.0: LeastTrusted(k, temperature),
-    "accepted": Accepted,
-}
+CORRECTORS = Registry[Callable[..., Any]](
+    "corrector",
+    {
+        "none": lambda: None,
+        "uniform": UniformChoice,
+        "margin": lambda k=1: LeastTrusted(k),
+        "gumbel": lambda k=1, temperature=1.0: LeastTrusted(k, temperature),
+        "accepted": Accepted,
+    },
+    lambda thing: callable(thing) or isinstance(thing, Corrector),
+    "an object with correct, a function like it",
+)
 
 
 def get_corrector(corrector: Any) -> Corrector | None:
     """The corrector of that name (`uniform=2` sets its number), or the caller's own; None: none."""
-    expected = "an object with correct, a function like it"
-    kinds = (Corrector, NoneType)
-    return choose("corrector", corrector, CORRECTORS, kinds, OwnCorrector, expected)
+    return choose(corrector, CORRECTORS, (Corrector, NoneType), OwnCorrector)
 
 
 def _rank(scores: Float[Tensor, "B L"], written: Positions) -> Int[Tensor, "B L"]:

@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.choices import refuse_type
-from unmask.base.errors import UserError, suggest
+from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 from unmask.base.streams import RowStreams
 from unmask.sampling.state import StepState
 
@@ -63,27 +64,29 @@ def by_permutation(positions: Sequence[int]) -> Order:
     return score
 
 
-ORDERS: dict[str, Order] = {
-    "confidence": by_confidence,
-    "entropy": by_entropy,
-    "margin": by_margin,
-    "random": at_random,
-    "left": left_to_right,
-}
+ORDERS = Registry[Order](
+    "order",
+    {
+        "confidence": by_confidence,
+        "entropy": by_entropy,
+        "margin": by_margin,
+        "random": at_random,
+        "left": left_to_right,
+    },
+    callable,
+    "a function of a StepState and its streams, a permutation of the positions",
+)
 
 
 def get_order(order: str | Sequence[int] | Order) -> Order:
     """The order of that name, of a permutation, or the caller's own function."""
     if isinstance(order, str):
-        if order not in ORDERS:
-            raise UserError(f"order {order!r} is unknown: {suggest(order, ORDERS)}")
-        return ORDERS[order]
+        return ORDERS.find(order)
     if callable(order) and not isinstance(order, Sequence):
         return order
     positions = getattr(order, "tolist", lambda: order)()  # another library's array
     if not isinstance(positions, Sequence) or not all(isinstance(at, Integral) for at in positions):
-        expected = "a function of a StepState and its streams, a permutation of the positions"
-        raise refuse_type("the order", order, expected, ORDERS)
+        raise refuse_type(order, ORDERS)
     return by_permutation(positions)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from unmask.base.choices import choose
 from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 from unmask.base.streams import RowStreams
 from unmask.sampling.state import StepState
 
@@ -86,15 +88,20 @@ def plan_threshold(threshold: float = 0.9) -> Plan:
     return Plan(count, paces_itself=True)
 
 
-PLANS: dict[str, Callable[..., Plan]] = {
-    "smdm": lambda: Plan(plan_smdm),
-    "llada": lambda: Plan(plan_llada),
-    "linear": lambda: Plan(plan_linear),
-    "cosine": lambda: Plan(plan_cosine),
-    "one": lambda: Plan(plan_one, paces_itself=True),
-    "threshold": plan_threshold,
-    "ancestral": lambda: Plan(draw_count, keeps_schedule=False),
-}
+PLANS = Registry[Callable[..., Any]](
+    "plan",
+    {
+        "smdm": lambda: Plan(plan_smdm),
+        "llada": lambda: Plan(plan_llada),
+        "linear": lambda: Plan(plan_linear),
+        "cosine": lambda: Plan(plan_cosine),
+        "one": lambda: Plan(plan_one, paces_itself=True),
+        "threshold": plan_threshold,
+        "ancestral": lambda: Plan(draw_count, keeps_schedule=False),
+    },
+    lambda thing: callable(thing) or isinstance(thing, Plan),
+    "a Plan, a function of a StepState and its streams that returns a count for each row",
+)
 
 
 def get_plan(plan: str | Plan | Callable[[StepState, RowStreams], Count]) -> Plan:
@@ -102,5 +109,4 @@ def get_plan(plan: str | Plan | Callable[[StepState, RowStreams], Count]) -> Pla
 
     A function of a `StepState` is a plan that keeps its schedule and takes the steps asked for.
     """
-    expected = "a Plan, a function of a StepState and its streams that returns a count for each row"
-    return choose("plan", plan, PLANS, Plan, Plan, expected)
+    return choose(plan, PLANS, Plan, Plan)

@@ -8,7 +8,7 @@ sampler is theirs; with any other plan, as many more tokens are committed as wer
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unmask.base.choices import choose
 from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 from unmask.base.streams import RowStreams
 from unmask.sampling.orders import choose_first
 from unmask.sampling.state import StepState, StepTimes
@@ -134,20 +135,24 @@ class OwnRemasking(Remasking):
         return self.function(state, streams)
 
 
-REMASKINGS: dict[str, Callable[..., Remasking | None]] = {
-    "none": lambda: None,
-    "cap": Cap,
-    "rescale": Rescale,
-    "conf": Doubtful,
-    "loop": Loop,
-    "low": Lowest,
-}
+REMASKINGS = Registry[Callable[..., Any]](
+    "remasking",
+    {
+        "none": lambda: None,
+        "cap": Cap,
+        "rescale": Rescale,
+        "conf": Doubtful,
+        "loop": Loop,
+        "low": Lowest,
+    },
+    lambda thing: callable(thing) or isinstance(thing, Remasking),
+    "an object with set_clock, rate and choose, a function like its choose",
+)
 
 
 def get_remasking(remask: str | Remasking | RemaskFunction | None) -> Remasking | None:
     """The remasking of that name (`cap=0.02` sets its number), or the caller's own; None: none."""
-    expected = "an object with set_clock, rate and choose, a function like its choose"
-    return choose("remasking", remask, REMASKINGS, (Remasking, NoneType), OwnRemasking, expected)
+    return choose(remask, REMASKINGS, (Remasking, NoneType), OwnRemasking)
 
 
 def _check_share(name: str, value: float) -> None:

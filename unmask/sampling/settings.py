@@ -53,20 +53,24 @@ class Sampling(CheckedSettings):
         "smdm",
         "How many masks a step commits: smdm, llada, linear, cosine, one, threshold=0.9 or "
         "ancestral.",
+        plugin="plan",
     )
     order: Any = option(
         "confidence",
         "Which masks are committed first: confidence, entropy, margin, left or random.",
+        plugin="order",
     )
     remask: Any = option(
         "none",
         "Which written tokens become masks again: none, cap, rescale, conf, loop or low; low=0.2 "
         "sets its number.",
+        plugin="remasking",
     )
     corrector: Any = option(
         "none",
         "What rewrites written tokens after each step: none, uniform=K, margin=K, gumbel=K,T or "
         "accepted=T, for K tokens and the temperature T of their choice.",
+        plugin="corrector",
     )
     length: Any = option(None, "Positions of a row, prompt included; by default the context.")
     block: int | None = option(

@@ -40,7 +40,6 @@ from unmask.sweep.folder import (
     read_rows,
 )
 from unmask.sweep.grid import Sweep, SweepCell, make_sweep, read_sweep
-from unmask.toy.examples import SOURCES
 from unmask.training.journal import FILE as JOURNAL
 from unmask.training.loop import CHECKPOINTS
 from unmask.training.recipe import BudgetSettings
@@ -273,7 +272,7 @@ class _CellWorker:
         if (left := self._minutes_left()) <= 0:
             return "minutes"
         minutes = None if self.deadline is None else left
-        options: dict[str, Any] = {"minutes": minutes, "device": self.device, "sources": SOURCES}
+        options: dict[str, Any] = {"minutes": minutes, "device": self.device}
         options |= {"watch": self.watch}
         self._forget_kernels(cell)
         if (run / RECIPE).is_file():

@@ -35,6 +35,3 @@ def make_examples(data: DataSettings) -> Examples:
         return Batch(rows[torch.tensor(numbers)])
 
     return Examples("the toy language", len(rows), make_tokenizer(), take)
-
-
-SOURCES = {"toy": make_examples}

@@ -7,8 +7,7 @@ tokens [S, L], and what is added to or put in the place of their embeddings.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from unmask.base.choices import choose
 from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 from unmask.base.seeds import python_stream
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
@@ -238,16 +238,21 @@ class OwnCorruption:
 
 Subjects = Sequence[Sequence[int]]
 
-CORRUPTIONS: dict[str, Callable[[float | None, int, int, Subjects], Corruption]] = {
-    "gaussian": lambda sigma, samples, seed, subjects: Noise(sigma, samples, seed),
-    "uniform": lambda sigma, samples, seed, subjects: Noise(sigma, samples, seed, "uniform"),
-    "rome": lambda sigma, samples, seed, subjects: Noise(sigma, samples, "rome"),
-    "mask": lambda sigma, samples, seed, subjects: Mask(),
-    "mean": lambda sigma, samples, seed, subjects: Mean(),
-    "replace": lambda sigma, samples, seed, subjects: Replace(
-        tuple(tuple(ids) for ids in subjects), samples, seed
-    ),
-}
+CORRUPTIONS = Registry[Callable[..., Any]](
+    "corruption",
+    {
+        "gaussian": lambda sigma, samples, seed, subjects: Noise(sigma, samples, seed),
+        "uniform": lambda sigma, samples, seed, subjects: Noise(sigma, samples, seed, "uniform"),
+        "rome": lambda sigma, samples, seed, subjects: Noise(sigma, samples, "rome"),
+        "mask": lambda sigma, samples, seed, subjects: Mask(),
+        "mean": lambda sigma, samples, seed, subjects: Mean(),
+        "replace": lambda sigma, samples, seed, subjects: Replace(
+            tuple(tuple(ids) for ids in subjects), samples, seed
+        ),
+    },
+    lambda thing: callable(thing) or isinstance(thing, Corruption),
+    "an object with name and apply, a function like its apply",
+)
 """Each takes what it needs of sigma, the number of samples, the seed and other subjects' tokens."""
 
 
@@ -260,11 +265,8 @@ def get_corruption(
     subjects: Subjects = (),
 ) -> Corruption:
     """The corruption of that name, made with the settings, or the caller's own as it is."""
-    makers = {
-        name: partial(make, sigma, samples, seed, subjects) for name, make in CORRUPTIONS.items()
-    }
-    expected = "an object with name and apply, a function like its apply"
-    return choose("corruption", corruption, makers, Corruption, OwnCorruption, expected)
+    settings = (sigma, samples, seed, subjects)
+    return choose(corruption, CORRUPTIONS, Corruption, OwnCorruption, *settings)
 
 
 def hide(

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.choices import refuse_type
-from unmask.base.errors import UserError, suggest
+from unmask.base.errors import UserError
+from unmask.base.plugins import Registry
 
 Metric = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """(logp [*cells, K, A], clean [1, K, A], corrupted [S, K, A], which) to a number per cell [*cells].
@@ -60,25 +61,27 @@ NO_FOIL = (
     "the logit difference compares the answer with another one, and none was given: name a --foil "
     "(foil={position: token}), give more facts, or use another metric."
 )
-METRICS: dict[str, Metric] = {
-    "p": probability,
-    "logp": log_probability,
-    "logp_per_token": log_probability_per_token,
-    "logit_difference": logit_difference,
-    "normalised": normalised,
-}
+METRICS = Registry[Metric](
+    "metric",
+    {
+        "p": probability,
+        "logp": log_probability,
+        "logp_per_token": log_probability_per_token,
+        "logit_difference": logit_difference,
+        "normalised": normalised,
+    },
+    callable,
+    "a function of log-probabilities (unmask.tracing.metrics.Metric)",
+)
 
 
 def get_metric(metric: str | Metric) -> Metric:
     """The metric of that name, or the caller's own function."""
     if isinstance(metric, str):
-        if metric not in METRICS:
-            raise UserError(f"metric {metric!r} is unknown: {suggest(metric, METRICS)}")
-        return METRICS[metric]
+        return METRICS.find(metric)
     if callable(metric):
         return metric
-    expected = "a function of log-probabilities (unmask.tracing.metrics.Metric)"
-    raise refuse_type("the metric", metric, expected, METRICS)
+    raise refuse_type(metric, METRICS)
 
 
 def needs_foil(metric: str | Metric) -> bool:

@@ -73,6 +73,7 @@ class Tracing(CheckedSettings):
         "mean",
         "How the subject is hidden: mean (the mean embedding), gaussian, uniform or rome noise, "
         "mask, or replace (another fact's subject).",
+        plugin="corruption",
     )
     samples: int = option(
         10, "Noise samples, or other subjects; masks and means need one.", least=1, most=100_000
@@ -112,7 +113,9 @@ class Tracing(CheckedSettings):
         "tokens, the last one, the answer's positions, other written tokens, other masks.",
     )
     metric: str | Callable[..., Any] = option(
-        "p", "How an answer is scored: p, logp, logp_per_token, logit_difference or normalised."
+        "p",
+        "How an answer is scored: p, logp, logp_per_token, logit_difference or normalised.",
+        plugin="metric",
     )
     joint: Literal["mean_field", "chain_rule"] = option(
         "mean_field",
@@ -124,9 +127,12 @@ class Tracing(CheckedSettings):
     order: str = option(
         "confidence",
         "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
+        plugin="order",
     )
     remask: str = option(
-        "none", "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low."
+        "none",
+        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
+        plugin="remasking",
     )
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2

@@ -29,7 +29,8 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
             f"rows of data.context={recipe.data.context} tokens do not fit {start.name}, whose "
             f"context is {start.net.config.context}: shorten data.context."
         )
-    if start.kind == recipe.kind:
+    both_masked = start.paradigm.fills_masks and recipe.paradigm.fills_masks
+    if start.kind == recipe.kind or both_masked:
         if recipe.start.shift and not start.blueprint.shift:
             raise UserError(f"start.shift is for causal models; {start.name} has no shift.")
         if recipe.start.open_over:
@@ -39,8 +40,10 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
             )
         _check_vocabulary(tokenizer, start.net.config)
         # What the recipe leaves unsaid about the noise stays as the model learned it.
-        noise = recipe.noise if recipe.noise != NoiseConfig() else start.blueprint.noise
-        blueprint = replace(start.blueprint, noise=noise)
+        noise = recipe.noise
+        if noise == NoiseConfig() and start.kind == recipe.kind:
+            noise = start.blueprint.noise
+        blueprint = replace(start.blueprint, kind=recipe.kind, noise=noise)
         if recipe.needs_mask and start.mask_id is None:
             tokenizer = add_mask(tokenizer)
             rows = max(start.net.config.vocab_size, tokenizer.vocab_size)
@@ -56,7 +59,7 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
     with_mask = add_mask(tokenizer)
     net = open_network(start.net, max(start.net.config.vocab_size, with_mask.vocab_size))
     more = (recipe.start.shift, recipe.noise, start.blueprint.noises_beginning)
-    blueprint = Blueprint(net.config, "masked", with_mask.mask_id, *more)
+    blueprint = Blueprint(net.config, recipe.kind, with_mask.mask_id, *more)
     return Model("trained", net, blueprint, with_mask)
 
 

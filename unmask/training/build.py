@@ -1,6 +1,5 @@
 """From a recipe to everything that a run works with: examples, model, objective."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -18,12 +17,13 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
-from unmask.training.examples import Examples, ExampleSource, keep_beginnings, read_examples
+from unmask.training.examples import Examples, keep_beginnings, read_examples
 from unmask.training.learner import freeze_named, freeze_unreached
-from unmask.training.losses import Objective, make_objective
+from unmask.training.losses import Objective, make_objective, make_registered
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
+from unmask.training.tables import OBJECTIVES
 
 LATENT_WIDTH = 32
 """The width of token vectors under gaussian noise, unless the recipe says otherwise."""
@@ -48,9 +48,7 @@ class TrainingJob:
         return self.recipe.batch.micro or self.recipe.batch.rows // self.world.size
 
 
-def prepare_job(
-    recipe: Recipe, world: World, more_sources: Mapping[str, ExampleSource] | None = None
-) -> TrainingJob:
+def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
     """Examples, model and objective of a recipe, checked against each other and the machine."""
     _check_rows(recipe, world)
     start = None
@@ -58,7 +56,7 @@ def prepare_job(
         start = load(recipe.start.model, device="cpu", dtype="float32")
     tokenizer = start.tokenizer if start is not None else None
     is_contaminated = recipe.objective.contaminated > 0
-    examples = read_examples(recipe.data, tokenizer, more_sources, is_contaminated)
+    examples = read_examples(recipe.data, tokenizer, is_contaminated)
     if examples.num_rows < recipe.batch.rows:
         raise UserError(
             f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "
@@ -89,7 +87,10 @@ def prepare_job(
     if recipe.objective_name != "next_token":
         examples = keep_beginnings(examples, model)
     end_id = examples.tokenizer.end_id
-    objective = make_objective(recipe, model.blueprint, end_id)
+    if recipe.objective_name in OBJECTIVES.own:
+        objective = make_objective(recipe, model.blueprint, end_id, model.tokenizer)
+    else:
+        objective = make_registered(recipe, model)
     return TrainingJob(recipe, examples, model, objective, world, dtype)
 
 

@@ -1,6 +1,6 @@
 """Rows to learn from, by number, whatever they come from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -10,6 +10,7 @@ import torch
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.identity import digest_file, digest_values
+from unmask.base.plugins import Registry
 from unmask.base.seeds import derive_seed
 from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
@@ -28,6 +29,7 @@ _MADE = {
     "sealed": "unmask.experiments.planted.corpus:make_sealed_corpus",
 }
 """Corpora made in place, whose tokenizer is learned from their lines, and what makes each."""
+_READ = ("facts", "text")
 _FOREIGN = 8
 """Other lines whose answers a line may be contaminated with."""
 
@@ -73,26 +75,32 @@ def keep_beginnings(examples: Examples, model: Model) -> Examples:
     return replace(examples, take=take)
 
 
-ExampleSource = Callable[[DataSettings], Examples]
+ExampleSource = Callable[[DataSettings], Examples | Corpus | tuple[Corpus, Tokenizer]]
+"""What reads or makes data: rows, or facts in splits, which are laid out as rows; a corpus may come
+with a tokenizer of its own, else one is learned from its training lines."""
+SOURCES = Registry[ExampleSource](
+    "source",
+    {
+        **dict.fromkeys((*_MADE, *WORD_CORPORA, *_READ), "unmask.training.examples:read_examples"),
+        "toy": "unmask.toy.examples:make_examples",
+    },
+    callable,
+    "a function of the recipe's data settings that returns a Corpus or Examples",
+)
 
 
 def read_examples(
-    data: DataSettings,
-    known: Tokenizer | None = None,
-    more: Mapping[str, ExampleSource] | None = None,
-    has_foreign: bool = False,
+    data: DataSettings, known: Tokenizer | None = None, has_foreign: bool = False
 ) -> Examples:
     """The rows that a recipe names; `known` is the tokenizer of the model to start from.
 
-    `more` are further sources by name, added by packages that come after this one. With
-    `has_foreign`, rows of facts come with answers of other lines.
+    With `has_foreign`, rows of facts come with answers of other lines.
     """
-    more = more or {}
-    sources = (*_MADE, *WORD_CORPORA, "facts", "text", *more)
-    if data.source not in sources:
-        raise UserError(f"data.source {data.source!r} is unknown: {suggest(data.source, sources)}")
-    if data.source in more:
-        return more[data.source](data)
+    if data.source not in SOURCES:
+        raise UserError(f"data.source {data.source!r} is unknown: {suggest(data.source, SOURCES)}")
+    source = SOURCES[data.source]
+    if source is not read_examples:
+        return _take_made(source(data), data, known, has_foreign)
     if data.tokenizer is not None:
         known = Tokenizer.load(data.tokenizer, mask="if any")
     if data.source in _MADE:
@@ -115,6 +123,23 @@ def read_examples(
     corpus = read if isinstance(read, Corpus) else None
     facts = read[data.split] if isinstance(read, Corpus) else choose_trained(data.path, read)
     return _lay_out(corpus, facts, data, known, has_foreign)
+
+
+def _take_made(
+    made: object, data: DataSettings, known: Tokenizer | None, has_foreign: bool
+) -> Examples:
+    """What a source returned, as rows."""
+    if isinstance(made, Examples):
+        return made
+    corpus, own = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(corpus, Corpus) or not isinstance(own, Tokenizer | None):
+        raise UserError(
+            f"data.source {data.source} returned {type(made).__name__}: expected Examples, a "
+            "Corpus, or a Corpus and its Tokenizer."
+        )
+    if data.tokenizer is not None:
+        own = Tokenizer.load(data.tokenizer, mask="if any")
+    return _lay_out(corpus, corpus[data.split], data, known or own, has_foreign)
 
 
 def find_prompt(examples: Examples, split: str, needed: bool) -> str:

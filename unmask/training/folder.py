@@ -7,15 +7,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from unmask.base.code import digest_code
 from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import remove_files
 from unmask.base.locks import RunRefusedError
+from unmask.base.plugins import require_plugins
 from unmask.base.reading import read_json_object
 from unmask.base.runs import (
     DIGESTS,
     RECORD,
     RunRecord,
+    compare_digests,
     compare_inputs,
     is_passing,
     make_record,
@@ -71,22 +74,37 @@ def refuse_used(folder: Path, fresh: bool) -> None:
         raise UserError(f"{folder} holds no training run: choose another folder with --out.")
 
 
-def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bool) -> None:
+def describe_run(job: TrainingJob, given: Mapping[str, object]) -> RunRecord:
+    """The record of a run that begins now; `given` are functions that it calls, by argument."""
+    code = {
+        f"the {name} given": {"code": digest_code(value)}
+        for name, value in given.items()
+        if value is not None
+    }
+    plugins = job.recipe.describe_plugins()
+    return make_record(
+        "train", asdict(job.recipe), describe_inputs(job), code=code, plugins=plugins
+    )
+
+
+def begin_run(folder: Path, recipe: Recipe, record: RunRecord, fresh: bool) -> None:
     """Make the folder of a new run; one that already holds a run is refused, or removed."""
     refuse_used(folder, fresh)
     if (folder / RECORD).is_file():
         remove_files(folder, [*FILES, RECORD])
     # With the recipe alone a run can be resumed, with the record alone it could not.
     write_recipe(recipe, folder / RECIPE)
-    write_record(folder, make_record("train", asdict(recipe), inputs))
+    write_record(folder, record)
 
 
-def check_inputs(folder: Path, inputs: Mapping[str, Any], allow_changes: bool) -> None:
-    """Refuse to resume a run on other data, or from another model, without permission."""
-    before = _read_record(folder).inputs if (folder / RECORD).is_file() else {}
-    if not before.get(DIGESTS):
+def check_inputs(folder: Path, now: RunRecord, allow_changes: bool) -> None:
+    """Refuse to resume a run on other data, code or from another model, without permission."""
+    before = _read_record(folder) if (folder / RECORD).is_file() else None
+    if before is None or not before.inputs.get(DIGESTS):
         _log.warning("%s does not say what its data held: they cannot be compared.", folder)
-    elif (changes := compare_inputs(before, inputs)) and not allow_changes:
+        return
+    changes = compare_inputs(before.inputs, now.inputs) + compare_digests(before.code, now.code)
+    if changes and not allow_changes:
         raise RunRefusedError(
             f"{folder} was started with other inputs: {'; '.join(changes)}. The run would not be "
             "the same any more; give --allow-changes to resume it all the same, or begin anew with "
@@ -101,6 +119,8 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
     """
     if not (folder / RECIPE).is_file():
         raise UserError(f"{folder} holds no training run: expected a {RECIPE} in it.")
+    if (folder / RECORD).is_file():
+        require_plugins(_read_record(folder).plugins, str(folder))
     now = read_recipe(folder / RECIPE, overrides)
     if (folder / RECORD).is_file():
         record = _read_record(folder)
@@ -116,12 +136,13 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
     return now
 
 
-def record_changes(folder: Path, recipe: Recipe, inputs: Mapping[str, Any]) -> None:
+def record_changes(folder: Path, recipe: Recipe, now: RunRecord) -> None:
     """Write what a run is resumed with into the folder's recipe and record."""
     write_recipe(recipe, folder / RECIPE)
-    record = now = make_record("train", asdict(recipe), inputs)
+    record = now
     if (folder / RECORD).is_file():
-        record = replace(_read_record(folder), settings=record.settings, inputs=record.inputs)
+        changed = {name: getattr(now, name) for name in ("settings", "inputs", "code", "plugins")}
+        record = replace(_read_record(folder), **changed)
     write_record(folder, record)
     note_versions(folder, now)
 

@@ -35,6 +35,8 @@ Evaluate = Callable[[Model, int], dict[str, float]]
 """(model, step) to named numbers."""
 Sample = Callable[[Model, int], list[str]]
 """(model, step) to texts to look at."""
+OnStep = Callable[[Model, int], object]
+"""(model, step), called after each step, in training mode; what it returns is left aside."""
 Notify = Callable[[int, int | None, str], None]
 """(steps done, steps in all, a note), called after each record."""
 
@@ -52,6 +54,7 @@ class Hooks:
     evaluate: Evaluate | None = None
     sample: Sample | None = None
     notify: Notify = lambda done, total, note: None
+    on_step: OnStep | None = None
     ready: Callable[[], None] = lambda: None
     """Called once the run has started or loaded its checkpoint, before anything is written."""
 
@@ -175,6 +178,8 @@ class _TrainingLoop:
             while not trainer.done:
                 begin(trainer.progress.step, 1)
                 trainer.take_step()
+                if self.hooks.on_step is not None:
+                    self.hooks.on_step(trainer.job.model, trainer.progress.step)
                 self._set_pace()
                 step = trainer.progress.step
                 if self._is_due(self.cadence.log):

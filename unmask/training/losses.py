@@ -1,7 +1,9 @@
 """The training objective of each kind: how a batch is prepared on the CPU, and its loss."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,7 +11,8 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.net.model import Blueprint
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process
@@ -43,6 +46,7 @@ from unmask.objectives.rearranged import (
 from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
 from unmask.objectives.vectors import Form, gaussian_loss
 from unmask.training.recipe import ObjectiveSettings, Recipe
+from unmask.training.tables import OBJECTIVES
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,11 @@ class Objective(ABC):
     """
 
     settings: ObjectiveSettings
+
+    @classmethod
+    def make(cls, recipe: Recipe, model: Model) -> Self:
+        """The objective of a recipe; for classes of other packages, which may need more."""
+        return cls(recipe.objective)
 
     @abstractmethod
     def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> LossInputs:
@@ -257,7 +266,7 @@ class ProcessObjective(Objective):
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None
         noised = NoisedTokens(inputs.t, inputs.batch.tokens, inputs.targets)
-        if isinstance(self.process, Masked):
+        if isinstance(self.process, Masked) and self.process.masks_evenly:
             nll = targets_score_entropy(net, self.process, noised)
             return (inputs.targets.weights * nll).sum()
         return process_targets_loss(net, self.process, noised)[0]
@@ -284,7 +293,41 @@ class GaussianObjective(Objective):
         return gaussian_loss(net, *noised, self.schedule, self.form, *settings)[0]
 
 
-def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Objective:
+@dataclass(frozen=True)
+class OwnObjective(Objective):
+    """A function of another package's, which noises on the device as it likes."""
+
+    function: Callable[[Model, Batch, Tensor, RowStreams], Tensor]
+    model: Model
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
+        return LossInputs(batch, t, streams=streams)
+
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.streams is not None
+        loss = self.function(self.model, inputs.batch, inputs.t, inputs.streams)
+        if not isinstance(loss, Tensor) or loss.shape != ():
+            shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise UserError(f"the objective returned {shown}: expected a single number, a tensor.")
+        return loss
+
+
+def make_registered(recipe: Recipe, model: Model) -> Objective:
+    """The objective of another package that a recipe names."""
+    made = OBJECTIVES.find(recipe.objective_name)
+    if not isinstance(made, type):
+        return OwnObjective(recipe.objective, made, model)
+    if not issubclass(made, Objective):
+        raise UserError(
+            f"the objective {recipe.objective_name} is the class {made.__name__}: expected one "
+            "over unmask.training.losses.Objective."
+        )
+    return made.make(recipe, model)
+
+
+def make_objective(
+    recipe: Recipe, blueprint: Blueprint, end_id: int = 0, tokenizer: Tokenizer | None = None
+) -> Objective:
     """The objective of a recipe, under the noise that the model will carry.
 
     `end_id` is what stands between a text and its masked copy.
@@ -297,8 +340,9 @@ def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Obj
         schedule = noise.make_schedule("sigmoid")
         return GaussianObjective(settings, schedule, form, noise.evidence)
     rows = blueprint.config.logit_rows
-    process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
-    is_other = not isinstance(process, Masked) or name in ("suffix", "score_entropy")
+    process = make_process(recipe.kind, noise, rows, blueprint.mask_id, tokenizer)
+    is_even = isinstance(process, Masked) and process.masks_evenly
+    is_other = not is_even or name in ("suffix", "score_entropy")
     if settings.clean_blocks and (is_other or blueprint.config.block is None):
         raise UserError(
             f"objective.clean_blocks was given with the objective {name}: expected a masked "
@@ -306,7 +350,7 @@ def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Obj
         )
     if isinstance(process, Masked) and name == "suffix":
         return SuffixObjective(settings, process.mask_id, blueprint.shift)
-    if isinstance(process, Masked) and name != "score_entropy":
+    if isinstance(process, Masked) and not is_other:
         weighting = get_weighting(name, settings.rate)
         return MaskedObjective(settings, process, weighting, blueprint.shift)
     return ProcessObjective(settings, process)

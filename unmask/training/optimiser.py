@@ -7,8 +7,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from unmask.base.errors import UserError
 from unmask.training.parallel import full_tensor, is_sharded, local_shard
 from unmask.training.recipe import OptimiserSettings, ScheduleSettings
+from unmask.training.tables import OPTIMISERS
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -20,12 +22,15 @@ class Optimiser:
         self.settings = settings
         self.named: Named = [(name, weight) for name, weight in named if weight.requires_grad]
         self.parameters = [weight for _, weight in self.named]
-        self.parts = _split(self.named, settings)
+        self.parts = split_parameters(self.named, settings)
+        is_own = settings.name in OPTIMISERS.own
         sharded = any(is_sharded(weight) for weight in self.parameters)
         kinds = {weight.device.type for weight in self.parameters}
         # The fused AdamW can divide and drop gradients itself, so that nobody waits for the device
         # to know whether a step counts. Other optimisers must be asked not to step.
-        self.asks_device = len(self.parts) == 1 and not sharded and kinds <= {"cpu", "cuda"}
+        self.asks_device = (
+            is_own and len(self.parts) == 1 and not sharded and kinds <= {"cpu", "cuda"}
+        )
         self._prime()
 
     def measure(self) -> Tensor:
@@ -89,11 +94,27 @@ class Optimiser:
             value.zero_()
 
 
-def _split(named: Named, settings: OptimiserSettings) -> list[torch.optim.Optimizer]:
+def _make_theirs(named: Named, settings: OptimiserSettings) -> torch.optim.Optimizer:
+    """An optimiser of another package: what its function makes, or a class of torch's kind."""
+    make = OPTIMISERS.find(settings.name)
+    if isinstance(make, type) and issubclass(make, torch.optim.Optimizer):
+        return make([weight for _, weight in named], lr=settings.rate)  # ty: ignore
+    made = make(named, settings)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise UserError(
+            f"the optimiser {settings.name} returned {type(made).__name__}: expected a "
+            "torch.optim.Optimizer over the parameters that it was given."
+        )
+    return made
+
+
+def split_parameters(named: Named, settings: OptimiserSettings) -> list[torch.optim.Optimizer]:
     """Matrices decay, vectors do not; with Muon the layers' matrices get an optimiser of their own.
 
     Muon's update is given the size of AdamW's, so that one rate fits both.
     """
+    if settings.name not in OPTIMISERS.own:
+        return [_make_theirs(named, settings)]
     inner = [
         weight
         for name, weight in named

@@ -1,6 +1,5 @@
 """What a recipe would train, without training: shapes, operations, memory."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,7 @@ from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect
 from unmask.training.build import choose_training_dtype, fit_tokenizer, plan_model
-from unmask.training.examples import ExampleSource, read_examples
+from unmask.training.examples import read_examples
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
 
@@ -32,11 +31,9 @@ class TrainingPlan:
     device: str
 
 
-def plan_training(
-    recipe: Recipe, device: torch.device, more_sources: Mapping[str, ExampleSource] | None = None
-) -> TrainingPlan:
+def plan_training(recipe: Recipe, device: torch.device) -> TrainingPlan:
     """The plan of a recipe; data are read, no weights are made or loaded."""
-    examples = read_examples(recipe.data, None, more_sources)
+    examples = read_examples(recipe.data)
     if recipe.start.model is None:
         tokenizer = fit_tokenizer(recipe, examples.tokenizer)
         config = plan_model(recipe, tokenizer).config

@@ -5,15 +5,17 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Literal, get_type_hints
 
 from unmask.base.config import LARGEST, SettingsError, check_values
+from unmask.base.plugins import describe_plugins
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
+from unmask.noise.processes import find_noise_problems
 from unmask.noise.settings import NoiseConfig
 from unmask.objectives.masked import SubjectRule
+from unmask.training.tables import OBJECTIVES, OPTIMISERS
 
 _LONGER = {"masked_copy": (2, 1), "permuted": (2, 0)}
 """Objectives whose rows are longer than the data's: so many times, and so many tokens more."""
 _MASKED = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "fixed_rate")
 """Objectives of masked noise in which any position may be masked, and is then predicted."""
-
 
 _ABOVE_0 = """
 budget.steps budget.tokens budget.minutes batch.rows data.context optimiser.rate network.scale
@@ -129,7 +131,7 @@ class ObjectiveSettings:
 class OptimiserSettings:
     """How weights move."""
 
-    name: Literal["adamw", "muon"] = "adamw"
+    name: str = "adamw"
     """`muon` is for the layers' matrices; everything else stays with AdamW."""
     rate: float = 1e-3
     betas: tuple[float, ...] = (0.9, 0.95)
@@ -281,6 +283,12 @@ class Recipe:
         """How models of this kind are read, sampled and scored."""
         return get_paradigm(self.kind)
 
+    def describe_plugins(self) -> dict[str, dict[str, str]]:
+        """What other packages, or calls of `unmask.register`, have a part in."""
+        chosen = (("noise", self.kind), ("schedule", self.noise.schedule))
+        own = (("objective", self.objective.name), ("optimiser", self.optimiser.name))
+        return describe_plugins((*chosen, *own, ("source", self.data.source)))
+
     @property
     def objective_name(self) -> str:
         name = self.objective.name
@@ -341,14 +349,18 @@ class Recipe:
 
     def _find_misfits(self) -> Iterator[str]:
         """Settings that are sound alone but do not go together."""
-        known = self.paradigm.objectives
+        yield from find_noise_problems(self.kind, self.noise)
+        if self.optimiser.name not in OPTIMISERS:
+            known = ", ".join(OPTIMISERS)
+            yield f"'optimiser.name' is {self.optimiser.name!r}, expected one of {known}"
+        known = [*self.paradigm.objectives, *(OBJECTIVES.keys() - OBJECTIVES.own.keys())]
         if self.objective_name not in known:
             yield (
                 f"'objective.name' is {self.objective.name!r}, but {self.kind} models minimise "
                 + " or ".join(known)
             )
         scored = self.objective_name == "score_entropy"
-        is_masked = self.paradigm.fills_masks and self.objective_name in _MASKED
+        is_masked = self.paradigm.masks_evenly and self.objective_name in _MASKED
         if (self.objective.rate is None) == (self.objective_name == "fixed_rate"):
             yield "'objective.rate' is for the objective fixed_rate, which needs one: 0 to 1"
         if self.objective.subject != "usual" and not is_masked:
@@ -367,7 +379,7 @@ class Recipe:
         cut = self.objective_name == "suffix"
         if self.objective.drop_prompt and (scored or cut or not self.paradigm.has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"
-        if self.start.shift and (scored or not self.paradigm.fills_masks):
+        if self.start.shift and (scored or not self.paradigm.masks_evenly):
             yield "'start.shift' is for masked models that started as causal ones"
         if self.start.open_over and (self.start.model is None or not self.paradigm.sees_later):
             yield "'start.open_over' is for a diffusion model that starts from a causal one"

@@ -11,6 +11,7 @@ import yaml
 from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
+from unmask.base.plugins import name_plugins, require_plugins
 from unmask.base.reading import parse_yaml, read_text
 from unmask.training.recipe import Recipe
 
@@ -53,6 +54,10 @@ def read_entries(source: str | Path) -> tuple[dict[str, Any], str]:
     values = parse_yaml(text, label)
     if not isinstance(values, dict):
         raise UserError(f"{label} holds no settings: expected `key: value` lines.")
+    needed = values.pop("plugins", {})
+    if not isinstance(needed, dict):
+        raise UserError(f"{label}: 'plugins' is {needed!r:.60}, expected `kind.name: package`.")
+    require_plugins({str(key): str(origin) for key, origin in needed.items()}, label)
     return values, label
 
 
@@ -110,8 +115,10 @@ def write_recipe(recipe: Recipe, path: str | Path) -> None:
 
 
 def format_recipe(recipe: Recipe) -> str:
-    """The whole recipe as YAML."""
-    return yaml.safe_dump(_plain(asdict(recipe)), sort_keys=False, allow_unicode=True)
+    """The whole recipe as YAML, with the packages that it needs beside this one."""
+    values, needed = _plain(asdict(recipe)), name_plugins(recipe.describe_plugins())
+    values |= {"plugins": needed} if needed else {}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def list_changes(before: Recipe, now: Recipe) -> list[str]:

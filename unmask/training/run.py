@@ -11,23 +11,32 @@ from typing import Any
 
 import torch
 
-from unmask.base.config import check_arguments
+from unmask.base.config import check_arguments, check_values
 from unmask.base.errors import UserError
 from unmask.base.locks import lock_run
+from unmask.base.plugins import name_thing, register
+from unmask.base.runs import RunRecord
 from unmask.net.hub import RECIPE
 from unmask.net.model import Model
 from unmask.training.build import TrainingJob, prepare_job
 from unmask.training.checkpoints import check_checkpoint, load_checkpoint
-from unmask.training.examples import ExampleSource
 from unmask.training.folder import (
     begin_run,
     check_inputs,
-    describe_inputs,
+    describe_run,
     record_changes,
     refuse_used,
     reopen_run,
 )
-from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop, run_loops
+from unmask.training.loop import (
+    Evaluate,
+    Hooks,
+    Notify,
+    OnStep,
+    TrainingOutcome,
+    run_loop,
+    run_loops,
+)
 from unmask.training.parallel import World, join
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import list_changes, read_recipe
@@ -50,8 +59,11 @@ def train(
     allow_changes: bool = False,
     minutes: float | None = None,
     device: str = "auto",
-    sources: Mapping[str, ExampleSource] | None = None,
     watch: Watch | None = None,
+    objective: str | Callable[..., Any] | None = None,
+    optimiser: str | Callable[..., Any] | None = None,
+    evaluate: Evaluate | None = None,
+    on_step: OnStep | None = None,
 ) -> TrainingOutcome | None:
     """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
 
@@ -64,8 +76,12 @@ def train(
         allow_changes: Resume even with other settings, data or another model to start from.
         minutes: The longest time to train for now; the run can be resumed after it.
         device: "auto", "cpu", "cuda", "mps"; under torchrun each process takes its own.
-        sources: Further sources of rows, by the name that the recipe's `data.source` has.
         watch: Opens something that is notified of progress, such as a progress bar.
+        objective: What is minimised: a name, or a function or class of one's own, which is then
+            registered under its name (`unmask.register`); the recipe has the name.
+        optimiser: What moves the weights, likewise.
+        evaluate: (model, step) to numbers by name, for the run's log at each evaluation.
+        on_step: (model, step), called after each step.
     """
     if minutes is not None and not 0 < minutes < math.inf:
         raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
@@ -78,6 +94,9 @@ def train(
         raise UserError("a run is resumed in its own folder: leave `out` out.")
     if resume is not None and fresh:
         raise UserError("--resume and --fresh were both given: leave one of them out.")
+    for kind, given in (("objective", objective), ("optimiser", optimiser)):
+        if given is not None:
+            changes = (*changes, f"{kind}.name={_name_given(kind, given)}")
     if resume is not None:
         folder = Path(resume)
         settings = reopen_run(folder, changes, allow_changes)
@@ -87,7 +106,8 @@ def train(
         settings = read_recipe(recipe, changes)
     with _deterministic(settings), join(device) as world, ExitStack() as held:
         chosen = (resume is not None, fresh, allow_changes)
-        run = _open_run(folder, settings, *chosen, world, sources, watch, held)
+        own = {"evaluate": evaluate, "on_step": on_step}
+        run = _open_run(folder, settings, *chosen, world, watch, held, own)
         outcome = run_loop(*run, minutes)
     return outcome if world.leads else None
 
@@ -101,7 +121,6 @@ def train_seeds(
     fresh: bool = False,
     minutes: float | None = None,
     device: str = "auto",
-    sources: Mapping[str, ExampleSource] | None = None,
     watch: Watch | None = None,
 ) -> list[TrainingOutcome]:
     """One recipe with several seeds in one process, a step of each in turn; how each ended.
@@ -130,11 +149,11 @@ def train_seeds(
                     "with --fresh, or choose another folder with --out."
                 )
             chosen = (resumed, fresh, False)
-            runs.append(_open_run(folder, own, *chosen, world, sources, watch, held))
+            runs.append(_open_run(folder, own, *chosen, world, watch, held))
         return run_loops(runs, minutes)
 
 
-def read_checkpoint(path: str | Path, sources: Mapping[str, ExampleSource] | None = None) -> Model:
+def read_checkpoint(path: str | Path) -> Model:
     """The model that a run would have been at one of its checkpoints, `RUN/checkpoints/step-N`.
 
     The run's data must be where they were: they say what the tokens are.
@@ -143,7 +162,7 @@ def read_checkpoint(path: str | Path, sources: Mapping[str, ExampleSource] | Non
     recipe = reopen_run(path.resolve().parent.parent, (), False)
     check_checkpoint(path)
     with join("cpu") as world:
-        trainer = Trainer(prepare_job(recipe, world, sources))
+        trainer = Trainer(prepare_job(recipe, world))
         load_checkpoint(path, trainer.tensors(), world)
         return trainer.make_model()
 
@@ -155,25 +174,25 @@ def _open_run(
     fresh: bool,
     allow_changes: bool,
     world: World,
-    sources: Mapping[str, ExampleSource] | None,
     watch: Watch | None,
     held: ExitStack,
+    given: Mapping[str, Callable[..., Any] | None] | None = None,
 ) -> tuple[Trainer, Path, Hooks]:
     """The run, its folder locked and made or checked, its progress shown until `held` ends."""
-    inputs: dict[str, Any] = {}
+    given, records = given or {}, list[RunRecord]()
     if not resumed:  # before the time that data and network take
         _let_leader(world, lambda: refuse_used(folder, fresh))
-    job = prepare_job(recipe, world, sources)
+    job = prepare_job(recipe, world)
     if world.leads and job.examples.unknown:
         _log.warning("%s: %s.", job.examples.label, job.examples.unknown)
 
     def open_folder() -> None:
         held.enter_context(lock_run(folder))
-        inputs.update(describe_inputs(job))
+        records.append(describe_run(job, given))
         if resumed:
-            check_inputs(folder, inputs, allow_changes)
+            check_inputs(folder, records[0], allow_changes)
         else:
-            begin_run(folder, recipe, inputs, fresh)
+            begin_run(folder, recipe, records[0], fresh)
 
     _let_leader(world, open_folder)
     trainer = Trainer(job)
@@ -182,13 +201,36 @@ def _open_run(
         """Only once the checkpoint has been found to fit may the folder change."""
         if not resumed:
             return
-        _let_leader(world, lambda: record_changes(folder, recipe, inputs))
+        _let_leader(world, lambda: record_changes(folder, recipe, records[0]))
         if world.leads and trainer.progress.step == 0:
             _log.warning("%s has no whole checkpoint: it starts from the beginning.", folder)
 
     watched = watch(folder.name) if watch and world.leads else nullcontext(Hooks().notify)
     notify = held.enter_context(watched)
-    return trainer, folder, replace(make_hooks(job, notify), ready=note_resume)
+    hooks = make_hooks(job, notify)
+    if (own := given.get("evaluate")) is not None:
+        hooks = replace(hooks, evaluate=_join_evaluations(hooks.evaluate, own))
+    return trainer, folder, replace(hooks, on_step=given.get("on_step"), ready=note_resume)
+
+
+def _name_given(kind: str, given: str | Callable[..., Any]) -> str:
+    """The name of an objective or optimiser; one of the caller's own is known by it from now on."""
+    if isinstance(given, str):
+        return given
+    register(kind, given)
+    return name_thing(kind, given)
+
+
+def _join_evaluations(first: Evaluate | None, own: Evaluate) -> Evaluate:
+    """What the recipe evaluates, and what the caller does."""
+
+    def measure(model: Model, step: int) -> dict[str, float]:
+        numbers = own(model, step)
+        if check_values({"evaluate": numbers}, {"evaluate": Mapping[str, float]}):
+            raise UserError(f"evaluate returned {numbers!r:.80}: expected numbers by name.")
+        return {**(first(model, step) if first is not None else {}), **numbers}
+
+    return measure
 
 
 def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:

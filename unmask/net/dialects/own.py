@@ -7,6 +7,7 @@ from typing import Any
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
+from unmask.base.plugins import name_plugins, require_plugins
 from unmask.base.reading import read_json_object
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, Source, TensorMap
@@ -30,6 +31,8 @@ class _ConfigRecord:
     network: dict
     noise: dict = field(default_factory=dict)
     noises_beginning: bool = False
+    plugins: dict = field(default_factory=dict)
+    """Packages whose noise or schedule it has, by kind and name."""
 
 
 def read_settings(folder: Path) -> Blueprint:
@@ -46,6 +49,7 @@ def _read(source: Source) -> Blueprint:
             "convert it with the version that wrote it, or make it anew."
         )
     record = build(_ConfigRecord, config, source.label)
+    require_plugins(record.plugins, source.label)
     network = build(NetConfig, record.network, source.label)
     noise = build(NoiseConfig, record.noise, source.label)
     own = (record.kind, record.mask_id, record.shift, noise, record.noises_beginning)
@@ -62,10 +66,17 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         network=asdict(blueprint.config),
         noise=asdict(blueprint.noise),
         noises_beginning=blueprint.noises_beginning,
+        plugins=name_plugins(blueprint.describe_plugins()),
     )
+    # Settings of most models stay as they have always been.
     settings = asdict(record)
-    if not record.noises_beginning:
-        del settings["noises_beginning"]  # settings of most models stay as they have always been
+    for section, name in (
+        (settings, "noises_beginning"),
+        (settings, "plugins"),
+        (settings["noise"], "settings"),
+    ):
+        if not section[name]:
+            del section[name]
     return settings
 
 
