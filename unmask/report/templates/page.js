@@ -66,6 +66,12 @@
       other.textContent = at >= 0 ? "" : `${option}: not measured here. Shown: ${options[card.state[number]]}.`;
       card.draw();
     }
+    // Sentences follow the choice as well; where none is about it, those stay that every page has.
+    for (const section of document.querySelectorAll("main section")) {
+      const told = [...section.querySelectorAll(":scope > .finding[data-asked]")], isAbout = (each) => JSON.parse(each.dataset.asked).includes(option);
+      const known = told.some(isAbout);
+      for (const each of told) each.hidden = known ? !isAbout(each) : "further" in each.dataset;
+    }
   }
   function offerWays() {
     const lists = cards.flatMap((card) => card.figure.controls.filter((control) => control.label === STICKY).map((control) => control.options));
