@@ -157,6 +157,8 @@ class MapPanel:
     high: Sequence[Sequence[float | None]] | None = None
     notes: Sequence[str] = ()
     """One for each row."""
+    words: Sequence[Sequence[str]] = ()
+    """What is written in each cell."""
     unscaled: Sequence[tuple[int, int]] = ()
     """Cells (row, column) that the scale of colours leaves out: they are high by construction."""
 

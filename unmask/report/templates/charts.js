@@ -164,18 +164,20 @@ const Charts = (() => {
     const isShared = panels.every((panel) => panel.y.join("\0") === panels[0].y.join("\0"));
     // Labels below that do not fit beside each other are turned.
     const longest = Math.max(1, ...panels.flatMap((panel) => panel.x.map((label) => Math.min(14, label.length))));
-    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / 220))) : 1, room = 0.75 * width / columns;
+    // Cells with words are as wide as these need.
+    const least = !isShared ? Infinity : Math.max(220, ...panels.map((panel) => panel.words.length ? 72 * panel.x.length : 0));
+    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / least))) : 1, room = 0.75 * width / columns;
     const isTurned = longest > 3 && Math.max(...panels.map((panel) => panel.x.length)) * (7 * longest + 8) > room;
     const held = Math.floor(room / (isTurned || longest < 2 ? 14 : 7 * longest + 8));
     // Labels at the side are whole: long ones take several lines.
     const lines = Math.max(1, ...panels.flatMap((panel) => panel.y.map((label) => wrap(label, most).split("<br>").length)));
     const heights = panels.map((panel) => Math.max(40, Math.max(panel.y.length > 12 ? 14 : 18, 13 * lines + 3) * panel.y.length));
-    const grid = arrange(panels, heights, width, isShared ? 220 : Infinity, narrow ? 150 : 240, AXIS + (isTurned ? 5 * longest : 0));
+    const grid = arrange(panels, heights, width, least, narrow ? 150 : 240, AXIS + (isTurned ? 5 * longest : 0));
     const data = panels.map((panel, i) => ({
       ...axesOf(i), type: "heatmap", x: panel.x.map((_, j) => j), y: panel.y.map((_, j) => j), z: panel.z, xgap: 1, ygap: 1, coloraxis: "coloraxis",
-      hoverinfo: "text", showlegend: false,
-      text: panel.z.map((row, r) => row.map((value, c) => [
-        plain(panel.y[r]), `${plain(figure.xlabel)} ${plain(panel.x[c])}`,
+      hoverinfo: "text", showlegend: false, ...(panel.words.length ? { text: panel.words.map((row) => row.map((word) => plain(cut(word.trim() || "·", 11)))), texttemplate: "%{text}" } : {}),
+      hovertext: panel.z.map((row, r) => row.map((value, c) => [
+        plain(panel.y[r]), plain(panel.words[r]?.[c] ?? ""), `${plain(figure.xlabel)} ${plain(panel.x[c])}`,
         `${plain(figure.ylabel)} ${say(value)}${between(panel.low?.[r]?.[c], panel.high?.[r]?.[c])}`, plain(panel.notes[r] ?? ""),
         panel.unscaled.some(([i, j]) => i === r && j === c) ? "beyond the scale of colours" : "",
       ].filter(Boolean).join("<br>"))),
