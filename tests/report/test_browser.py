@@ -71,7 +71,7 @@ def test_no_label_of_a_figure_is_cut_or_covered(tab):
           for (const label of plot.querySelectorAll(".ytick text, .annotation-text"))
             if (label.textContent.includes("…")) faults.push(`not whole: ${label.textContent}`);
           for (const box of all(".ytick text, .annotation-text"))
-            if (box.left < frame.left - 1 || box.right > frame.right + 1) faults.push("cut at its end");
+            if (box.left < frame.left - 1 || box.right > frame.right + 1) faults.push("beyond");
           for (const box of all(".ytitle, .y2title, .xtitle"))
             if (box.top < frame.top - 1 || box.bottom > frame.bottom + 1) faults.push("cut");
           for (const a of all(".annotation-text")) for (const b of all(".colorbar text"))
@@ -115,8 +115,8 @@ def test_one_way_of_asking_holds_in_all_figures(tab):
         assert (said == "") == (wanted in offered)
         changed += wanted in offered
     assert changed >= 3
-    told = "[...document.querySelectorAll('section > .finding[data-asked]')]"
-    told = tab.evaluate(f"{told}.map((e) => [e.closest('section').id, e.dataset.asked, e.hidden])")
+    told = "[...document.querySelectorAll('section > .finding[data-ways]')]"
+    told = tab.evaluate(f"{told}.map((e) => [e.closest('section').id, e.dataset.ways, e.hidden])")
     for section in {name for name, *_ in told}:
         own = [
             (wanted in json.loads(ways), hidden) for name, ways, hidden in told if name == section

@@ -35,7 +35,7 @@ class Finding:
     text: str
     outcome: Outcome
     counted: str = "facts"
-    asked: Sequence[str] = ()
+    ways: Sequence[str] = ()
     """The ways of asking that it is told for, where a reader can choose; none: for all."""
     is_further: bool = False
     """Told only where its way of asking is chosen: not in media without a choice."""

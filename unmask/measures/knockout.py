@@ -226,7 +226,7 @@ def _state(summary: Summary) -> Iterator[blocks.Finding]:
             f"read the subject in any layer, the answer loses {tidy.say(row, 'nats per token')}"
             f"{share} ({labels.count(row['facts'], 'fact')}).",
             row["outcome"],
-            asked=[tidy.name_asked(row)],
+            ways=[tidy.name_asked(row)],
             is_further=is_further,
         )
 

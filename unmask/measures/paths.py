@@ -268,7 +268,7 @@ def _state(summary: Summary) -> Iterator[blocks.Finding]:
             f"{tidy.say_share(row['share'])} of what hiding the subject takes "
             f"({labels.count(row['facts'], 'fact')}).",
             row["outcome"],
-            asked=[tidy.name_asked(row)],
+            ways=[tidy.name_asked(row)],
             is_further=is_further,
         )
 

@@ -156,8 +156,8 @@ def _state(last: Rows, gaps: Rows) -> Iterator[blocks.Finding]:
     others = [each for each in tidy.distinct(last, "split") if not each.endswith("_far")]
     for split in dict.fromkeys([*near, *others]):
         for finding in _state_way(last, gaps, split):
-            asked = [labels.name_split(split)]
-            yield replace(finding, asked=asked, is_further=split not in near)
+            ways = [labels.name_split(split)]
+            yield replace(finding, ways=ways, is_further=split not in near)
 
 
 def _state_way(last: Rows, gaps: Rows, split: str) -> Iterator[blocks.Finding]:

@@ -57,8 +57,8 @@ class Result(Shown):
         )
 
     def __str__(self) -> str:
-        told = [f"{each.text} [{say_outcome(each)}]" for each in self.section.findings]
-        return "\n".join([repr(self), *told])
+        sentences = [f"{each.text} [{say_outcome(each)}]" for each in self.section.findings]
+        return "\n".join([repr(self), *sentences])
 
     @cached_property
     def summary(self) -> Summary:

@@ -97,9 +97,9 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
             if outcome == "above" and cell[HIGHEST[0]] is not None:
                 share += ", more than every placebo"
             text += f"; {does} most of the subject's, {say(cell)}{share}"
-        asked = list(map(labels.name_split, list_choices(total["split"], splits)))
+        ways = list(map(labels.name_split, list_choices(total["split"], splits)))
         text += f" ({labels.count(total['facts'], 'fact')})."
-        yield Finding(text, outcome, asked=asked, is_further=is_further)
+        yield Finding(text, outcome, ways=ways, is_further=is_further)
 
 
 def find_best_subject(rows: Rows) -> tidy.Record | None:

@@ -211,12 +211,12 @@ def describe_lens(lens: Lens) -> Section:
     ]
     views = [
         [
-            MapPanel("the likeliest token", layers, positions, p[..., 0].T.tolist(), words=said),
+            MapPanel("the likeliest token", layers, positions, p[..., 0].T.tolist(), words=top),
             MapPanel(
                 "probability of the token at the side", layers, positions, logp.exp().T.tolist()
             ),
         ]
-        for logp, p, said in zip(lens.logp, lens.p, words, strict=True)
+        for logp, p, top in zip(lens.logp, lens.p, words, strict=True)
     ]
     figure = _draw_choices(
         views,

@@ -68,7 +68,7 @@
     }
     // Sentences follow the choice as well; where none is about it, those stay that every page has.
     for (const section of document.querySelectorAll("main section")) {
-      const told = [...section.querySelectorAll(":scope > .finding[data-asked]")], isAbout = (each) => JSON.parse(each.dataset.asked).includes(option);
+      const told = [...section.querySelectorAll(":scope > .finding[data-ways]")], isAbout = (each) => JSON.parse(each.dataset.ways).includes(option);
       const known = told.some(isAbout);
       for (const each of told) each.hidden = known ? !isAbout(each) : "further" in each.dataset;
     }
