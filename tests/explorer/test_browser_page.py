@@ -292,7 +292,7 @@ def test_a_text_plays_by_itself(browser, address):
         }"""
     )
     page.press("#write-prompt", "Enter")
-    page.locator("#write article.run .verdict").first.wait_for()
+    page.locator("#write article.run").first.locator(".verdict").wait_for()
     steps = page.evaluate("window.steps")
     shown = list(dict.fromkeys(step for step, _ in steps))
     assert [f"step {i} of 16" for i in range(17)] == [each for each in shown if "of 16" in each]

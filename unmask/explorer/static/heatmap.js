@@ -51,8 +51,8 @@ export class HeatMap {
   #makeScale() {
     this.highest = make("span");
     this.#drawScale();
-    const items = [["cell minus full", "takes from the answer"], ["cell waiting", "hatched: an estimate to first order, not measured yet"], ["cell subject", "subject"], ["cell answer", "answer"]];
-    const legend = make("ul", { className: "legend", "aria-label": "Legend of the maps" }, ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, "aria-hidden": "true" }), label)));
+    const items = [["cell minus full", "takes from the answer"], ["cell waiting", "hatched: an estimate to first order, not measured yet"]];
+    const legend = make("ul", { className: "legend", "aria-label": "Legend of the maps" }, ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, "aria-hidden": "true" }), label)), ...["subject", "answer"].map((role) => make("li", { className: role, textContent: `row of the ${role}` })));
     return make("div", {}, make("div", { className: "scale" }, make("span", { textContent: `subject hidden: p ${formatNumber(this.corrupted)}` }), make("span", { className: "ramp", "aria-hidden": "true" }), this.highest), legend);
   }
 
