@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 DOCS = Path(__file__).parents[1] / "docs"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -27,6 +27,7 @@ def write(page: Any) -> None:
 def trace(page: Any) -> None:
     """A fact is traced, and the cell that gives back most is opened."""
     page.click("#tab-trace")
+    page.evaluate("document.getElementById('trace-samples').value = 2")
     page.press("#trace-text", "Enter")
     page.locator("#trace-map[aria-busy=false]").wait_for()
     page.evaluate(
@@ -38,7 +39,7 @@ def trace(page: Any) -> None:
     page.locator("#trace-panel dd.restored").wait_for()
 
 
-PICTURES: dict[str, tuple[str, int, Callable[[Any], None]]] = {
+PICTURES: dict[str, tuple[Literal["light", "dark"], int, Callable[[Any], None]]] = {
     "explorer-write-1440.png": ("light", 1000, write),
     "explorer-trace-1440-dark.png": ("dark", 1200, trace),
 }
@@ -71,7 +72,7 @@ def main() -> None:
                     page.screenshot(path=DOCS / name)
                     # Flat colours: a palette is a third of the size.
                     with Image.open(DOCS / name) as taken:
-                        taken.quantize(64).save(DOCS / name, optimize=True)
+                        taken.quantize(200).save(DOCS / name, optimize=True)
                 browser.close()
         finally:
             server.terminate()
