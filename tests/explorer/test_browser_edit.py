@@ -1,5 +1,6 @@
 """The Edit view in a real browser: on in every view, and undone. Run by `make prove`."""
 
+import re
 from contextlib import ExitStack
 
 import pytest
@@ -109,3 +110,37 @@ def test_a_server_that_is_gone_is_told_with_what_became_of_the_edit(browser):
             running.close()
             status.filter(has_text="server does not answer").wait_for()
             assert "No edit outlives the server." in status.inner_text()
+
+
+def edit(page, **changes):
+    """Fill in the form and begin; of one model, unless `twin`."""
+    page.click("#tab-edit")
+    page.uncheck("#edit-twin")
+    texts = {"prompt": PROMPT, "subject": SUBJECT, "old": ANSWER, "new": "Bashir Tobel"}
+    for name, text in texts.items():
+        page.fill(f"#edit-{name}", text)
+    choose_settings(page, "edit", **changes)
+    page.press("#edit-new", "Enter")
+
+
+def test_undo_ends_a_running_edit(page):
+    """It came after the search, however long that was, and there was none for a first edit."""
+    edit(page, search_steps=200)
+    status = page.locator("#edit article .status").first
+    status.filter(has_text=re.compile(r"evaluation [1-9]\d? of 200")).wait_for()
+    page.click("#edit-undo")
+    page.locator("#status", has_text="Undone").wait_for()
+    status.filter(has_text=re.compile("undone|No edit holds")).wait_for()
+    assert page.locator("#edited").is_hidden() and page.locator("#edit dd.after").count() == 0
+
+
+def test_a_reload_shows_what_was_found_and_searches_nothing(page):
+    edit(page, search_steps=2)
+    answers = page.locator("#edit article[aria-busy=false] dd.after")
+    answers.first.wait_for()
+    page.wait_for_url("**#edit=*")
+    found, asked = answers.all_inner_texts(), []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.reload()
+    answers.first.wait_for()
+    assert answers.all_inner_texts() == found and "edit" not in asked

@@ -258,3 +258,43 @@ def test_every_view_fits_and_locks_nobody_out(browser, address, width, scheme):
             wide, room = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
             assert wide <= room, name
             assert find_faults(page) == [], name
+
+
+def test_back_returns_to_the_view_before(page):
+    write(page, PROMPT, steps=2, canvas_length=40)
+    written = read_ids(page.locator("#write article.run").first)
+    page.click("#tab-trace")
+    page.click("#tab-edit")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for view in ("trace", "write"):
+        page.go_back()
+        page.locator(f"#{view}").wait_for()
+    assert read_ids(page.locator("#write article.run").first) == written and asked == []
+
+
+def test_a_text_plays_by_itself(browser, address):
+    """Where the reader does not ask for stillness: step by step, then the verdict and the map."""
+    context = browser.new_context(reduced_motion="no-preference")
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector("#write-fact optgroup", state="attached")
+    groups = page.locator("#write-fact optgroup").evaluate_all("(all) => all.map((e) => e.label)")
+    assert ["must fail" in name for name in groups] == ["reversed" in name for name in groups]
+    page.evaluate(
+        """() => {
+          window.steps = [];
+          new MutationObserver(() => {
+            const card = document.querySelector("#write article.run");
+            const told = card.querySelector(".verdict") !== null;
+            window.steps.push([card.querySelector(".step").textContent, told]);
+          }).observe(document.getElementById("write-runs"), { subtree: true, childList: true });
+        }"""
+    )
+    page.press("#write-prompt", "Enter")
+    page.locator("#write article.run").first.locator(".verdict").wait_for()
+    steps = page.evaluate("window.steps")
+    shown = list(dict.fromkeys(step for step, _ in steps))
+    assert [f"step {i} of 16" for i in range(17)] == [each for each in shown if "of 16" in each]
+    assert all(step == "step 16 of 16" for step, has_verdict in steps if has_verdict)
+    context.close()

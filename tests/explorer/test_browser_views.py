@@ -254,6 +254,26 @@ def test_a_fact_is_traced(traced, model):
     assert f"clean: p {grid.clean:.4f}" in traced.locator(".scale").inner_text()
 
 
+def test_estimates_are_hatched_until_cells_are_measured(page):
+    """The whole map is there before its first cells are."""
+    page.click("#tab-trace")
+    choose_settings(page, "trace", noise_samples=2, steps=4)
+    page.evaluate(
+        """() => {
+          const map = document.getElementById("trace-map"), seen = (window.seen = []);
+          new MutationObserver(() => {
+            const all = [...map.querySelectorAll("td")];
+            const estimated = all.filter((e) => e.className.includes("waiting") && e.title);
+            if (all.length) seen.push([all.length, estimated.length]);
+          }).observe(map, { subtree: true, attributes: true });
+        }"""
+    )
+    page.press("#trace-text", "Enter")
+    page.locator("#trace-map[aria-busy=false]").wait_for()
+    seen = page.evaluate("window.seen")
+    assert max(estimated for _, estimated in seen) >= 0.9 * seen[0][0] and seen[-1][1] == 0
+
+
 def test_a_cell_shows_the_restored_generation(traced):
     cell = traced.locator('#trace-map td[data-layer="0"]').nth(18)
     cell.focus()
@@ -313,6 +333,9 @@ def test_two_are_compared_on_one_axis(page, model, twin, kind):
         page.locator("#compare-chart svg").wait_for()
         assert read_ids(first) == drawn.states[2, 0].tolist()
         assert read_ids(second) == drawn.states[4, 0].tolist()
+        # At the end nothing is open: there is no entropy to be shown.
+        assert page.locator("#compare-chart circle.first").count() > 0
+        assert page.locator("#compare-chart circle.second").count() == 0
         return
     assert read_ids(first) == drawn.tokens[0].tolist()
     if kind == "prompts":

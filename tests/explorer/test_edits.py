@@ -58,8 +58,8 @@ def test_an_edit_is_asked_about_stays_and_is_undone(client, explorer, key):
     assert untouched.endswith(edited["text_before"])
     # It is on for all that follows, here and in the code of other views.
     assert have_changed(model, weights) == {"layers.1.mlp.down.weight"}
-    kept = {name: BODY[name] for name in ("prompt", "subject", "old", "new")}
-    assert client.get("/api/start").json()["edits"] == {key: kept}
+    kept = client.get("/api/start").json()["edits"][key]
+    assert kept["end"] == end and kept["request"].items() >= {"model": key, **BODY}.items()
     text, _ = write(client, key, PROMPT)
     assert text.endswith(edited["text_after"]) and text != untouched
     assert run_code(client, "write", body)["drawn"].texts[0] == text
@@ -87,10 +87,10 @@ def test_a_second_edit_replaces_the_first(client, explorer):
     assert [row["role"] for row in rows] == ["edited"]
     assert have_changed(explorer.models["model"], weights) == {"layers.2.mlp.down.weight"}
     assert not have_changed(explorer.models["twin"], twin)
-    assert client.get("/api/start").json()["edits"]["model"]["new"] == "Bashir Tobel"
+    assert client.get("/api/start").json()["edits"]["model"]["request"]["new"] == "Bashir Tobel"
 
 
-@pytest.mark.parametrize("event", ["before", "progress", "end"])
+@pytest.mark.parametrize("event", ["before", "search", "progress", "end"])
 def test_a_client_that_leaves_has_changed_nothing(explorer, event):
     weights = copy_weights(explorer.models["model"])
 
@@ -113,7 +113,7 @@ def test_after_a_connection_the_server_says_which_edit_holds(explorer):
         events.close()
         # It waits for the call before it, which the closed connection stops.
         status, text = served.ask("edits", {})
-        assert status == 200 and json.loads(text)["model"]["new"] == BODY["new"]
+        assert status == 200 and json.loads(text)["model"]["request"]["new"] == BODY["new"]
         assert served.ask("undo", {"model": "model"})[0] == 200
         assert served.ask("edits", {}) == (200, "{}")
         assert served.ask("edits", {"model": "model"})[0] == 400

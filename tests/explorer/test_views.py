@@ -166,9 +166,14 @@ def test_a_trace_in_pieces_is_the_trace(client, facts, key, step, parts):
     body |= {"step": step, "parts": parts}
     (_, start), *cells, (last, _) = stream(client, "trace", body)
     assert last == "end"
-    cells = [event for event in cells if event[0] != "progress"]
-    assert {name for name, _ in cells} == {"cells"}
+    estimates = [data for name, data in cells if name == "estimate"]
+    assert [name for name, _ in cells[: len(parts)]] == ["estimate"] * len(parts)
+    cells = [event for event in cells if event[0] == "cells"]
     grid = run_code(client, "trace", body)["grid"]
+    for estimate, part in zip(estimates, parts, strict=True):
+        shares = torch.tensor(estimate["values"])
+        assert estimate["part"] == part and shares.shape == grid.scores[part].shape
+        assert shares.abs().max() <= 1 and shares.abs().sum() > 0
     assert start["clean"] == pytest.approx(grid.clean, rel=1e-4)
     assert start["corrupted"] == pytest.approx(grid.corrupted, rel=1e-3)
     assert [token["id"] for token in start["tokens"]] == list(grid.tokens)

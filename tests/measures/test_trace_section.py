@@ -17,8 +17,9 @@ from unmask.measures.clean_runs import count_prompts
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, STORED, TraceSettings
 from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL
-from unmask.measures.trace_section import find_best_subject, tabulate_bands
+from unmask.measures.trace_section import draw_roles, find_best_subject, tabulate_bands
 from unmask.net.families import Family
+from unmask.report.style import find_range
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.settings import PARTS
@@ -29,6 +30,9 @@ from unmask.tracing.table import OTHER_FACT, PLACEBO_ROLES, RANDOM, RESULT, SHUF
 def done(masked, causal):
     """Both models in one run."""
     return trace(masked, causal, make_wrong())
+
+
+MAPPED = {"corruption": "mean", "stage": "first", "facts": 3, "low": 0.0, "high": 0.0}
 
 
 def make_row(mean, part="resid", role="last subject", layer=0, **changes):
@@ -65,6 +69,33 @@ def test_the_section_says_first_what_was_found(done):
     text = " ".join(show(done).split())
     # Two models scored in two ways are not compared in size.
     assert "not how large they are; `--joint chain_rule`" in text and "1 not recalled" in text
+
+
+def test_three_maps_stand_beside_a_reversed_question():
+    """Reversed and as trained, on the same rows and a scale that no answer read there stretches."""
+    traced = [("mdm", "masked", "p2d_reverse"), ("mdm", "masked", "d2p_same")]
+    traced += [("ar", "causal", "d2p_same"), ("ar", "causal", "p2d_same")]
+    rows = [
+        make_row(mean, role=role, layer=layer, model=model, kind=kind, split=split, **MAPPED)
+        for model, kind, split in traced
+        for role, mean in (("last subject", 2.0), ("last prompt", 7.0 if kind == "causal" else 1.0))
+        for layer in (0, 1)
+    ]
+    group = {"model": "mdm", "kind": "masked", "split": "p2d_reverse", **MAPPED}
+    rows += [make_row(99.0, role="answer mask", layer=1, **group)]
+    figure = draw_roles(rows, {"mode": "restore", "metric": "logp"})
+    ways = figure.controls[0].options
+    panels = figure.views[ways.index("description → name, reversed"),]
+    assert [panel.title for panel in panels] == [
+        "mdm, reversed",
+        "mdm, as trained",
+        "ar, as trained",
+    ]
+    assert len({tuple(panel.y) for panel in panels}) == 1 and "answer, still masked" in panels[0].y
+    assert panels[1].z[panels[1].y.index("answer, still masked")] == [None, None]
+    assert find_range(figure, [panels]) == (-2.0, 2.0)
+    (alone,) = figure.views[ways.index("name → description, as trained"),]
+    assert alone.title == "ar, as trained"
 
 
 def test_every_comparison_has_its_outcome():

@@ -42,6 +42,8 @@ def state(sections: Sequence[Section]) -> Said:
                     for row in block.rows[: block.most]:
                         pairs = zip(row.values, block.columns, strict=True)
                         said.cells.append([squeeze(format_value(*pair)) for pair in pairs])
+                case Finding(is_further=True):
+                    pass
                 case Finding(text):
                     said.verdicts.append(say_outcome(block))
                     said.texts.append(text)
@@ -55,7 +57,8 @@ def state(sections: Sequence[Section]) -> Said:
 
 
 class _Page(HTMLParser):
-    """Reads the sections of a page; rows that a reader must unfold are left out."""
+    """Reads the sections of a page; rows that a reader must unfold are left out, and so are
+    sentences that are told only where their way of asking is chosen."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -63,7 +66,7 @@ class _Page(HTMLParser):
         self.open: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        kind = dict(attrs).get("class") or ""
+        kind = "further" if "data-further" in dict(attrs) else dict(attrs).get("class") or ""
         if tag in ("p", "td", "span", "tr", "code", "section", "details", "tbody"):
             self.open.append((tag, kind))
         if self._is_shown():
@@ -93,7 +96,7 @@ class _Page(HTMLParser):
 
     def _is_shown(self) -> bool:
         is_inside = any(tag == "section" for tag, _ in self.open)
-        return is_inside and ("details", "rest") not in self.open
+        return is_inside and not {("details", "rest"), ("p", "further")} & set(self.open)
 
 
 def read_html(text: str) -> Said:

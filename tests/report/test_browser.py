@@ -68,6 +68,10 @@ def test_no_label_of_a_figure_is_cut_or_covered(tab):
           const meet = (a, b) => a.left < b.right && b.left < a.right
             && a.top < b.bottom - 2 && b.top < a.bottom - 2;
           const [frame] = all("svg.main-svg"), faults = [];
+          for (const label of plot.querySelectorAll(".ytick text, .annotation-text"))
+            if (label.textContent.includes("…")) faults.push(`not whole: ${label.textContent}`);
+          for (const box of all(".ytick text, .annotation-text"))
+            if (box.left < frame.left - 1 || box.right > frame.right + 1) faults.push("beyond");
           for (const box of all(".ytitle, .y2title, .xtitle"))
             if (box.top < frame.top - 1 || box.bottom > frame.bottom + 1) faults.push("cut");
           for (const a of all(".annotation-text")) for (const b of all(".colorbar text"))
@@ -111,6 +115,13 @@ def test_one_way_of_asking_holds_in_all_figures(tab):
         assert (said == "") == (wanted in offered)
         changed += wanted in offered
     assert changed >= 3
+    told = "[...document.querySelectorAll('section > .finding[data-ways]')]"
+    told = tab.evaluate(f"{told}.map((e) => [e.closest('section').id, e.dataset.ways, e.hidden])")
+    for section in {name for name, *_ in told}:
+        own = [
+            (wanted in json.loads(ways), hidden) for name, ways, hidden in told if name == section
+        ]
+        assert not any(is_about for is_about, _ in own) or all(a != hidden for a, hidden in own)
     values = tab.locator(f"#{first} .values")
     values.locator("summary").click()
     panels = figures[first]["views"][f"{options.index(wanted)}|0"]

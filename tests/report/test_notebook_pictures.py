@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.representation.facts import make_model
 from unmask import UserError
 from unmask.blocks.blocks import Figure
 from unmask.measures.table import list_measures
+from unmask.report import notebook
 from unmask.report.render_html import pack_library
 
 LOCAL = ("file:", "data:", "blob:", "about:")
@@ -80,6 +82,14 @@ def test_the_text_of_a_trajectory_is_what_it_wrote():
     lines = repr(drawn.show()).splitlines()
     assert len(lines) == 4 and lines[0].startswith(f"before step 1: {TEXT} ░ ░")
     assert lines[-1].startswith("at the end: They say") and "░" not in lines[-1]
+    assert len(drawn) == 4 and [row for row, _ in drawn] == [x.partition(": ")[2] for x in lines]
+    assert drawn[-1] == drawn[3] and drawn[-1][1].removesuffix("⏎") == drawn.texts[1]
+    with pytest.raises(IndexError):
+        drawn[4]
+    forgotten = replace(drawn, states=None)
+    assert forgotten[3] == drawn[3]
+    with pytest.raises(UserError, match="no states were kept"):
+        forgotten[0]
 
 
 def test_the_cells_of_a_trace_are_its_effects():
@@ -99,8 +109,39 @@ def test_the_cells_of_a_lens_are_its_probabilities():
     lens = unmask.logit_lens(make_model(), "They say[MASK]*3", steps=2)
     figure = read_figures(open_frame(lens._repr_html_()))["lens"]
     assert figure["controls"][0]["is_slider"] and set(figure["views"]) == {"0", "1"}
-    drawn = torch.tensor(figure["views"]["1"][0]["z"], dtype=torch.float64)
+    said, followed = figure["views"]["1"]
+    drawn = torch.tensor(followed["z"], dtype=torch.float64)
     torch.testing.assert_close(drawn, lens.logp[1].exp().T, atol=1e-6, rtol=1e-3)
+    for position, words in zip(lens.positions, said["words"], strict=True):
+        assert words == [layer[0][0] for layer in lens.at(position, lens.steps[1])]
+
+
+def test_a_pattern_of_attention_has_a_view_of_each_head():
+    model = make_model()
+    ids = model.tokenizer.encode(TEXT).ids
+    with torch.no_grad(), model.net.capture("layers.1.attn_pattern") as kept:
+        model.logits(torch.tensor([ids]))
+    pattern = kept["layers.1.attn_pattern"]
+    words = [model.tokenizer.piece(token) for token in ids]
+    views = read_figures(open_frame(unmask.show(pattern, words=words)._repr_html_()))["pattern"]
+    for number, expected in enumerate([pattern[0].mean(0), *pattern[0]]):
+        (panel,) = views["views"][str(number)]
+        drawn = torch.tensor(panel["z"])
+        torch.testing.assert_close(drawn, expected, atol=1e-5, rtol=1e-3)
+        assert panel["y"][1] == panel["x"][1] == f"1 {words[1].strip()}"
+    with pytest.raises(UserError, match="3 words were given"):
+        unmask.show(pattern, words=words[:3])
+    with pytest.raises(UserError, match="attention of one text"):
+        unmask.show(torch.zeros(5))
+
+
+def test_one_cell_of_a_notebook_brings_plotly_along(monkeypatch):
+    """The first with a chart does, whenever it runs; elsewhere every picture does."""
+    grid = trace(make_model())
+    monkeypatch.setattr(notebook, "_carrier", None)
+    for cell, brings in [(None, 1), ("one", 1), ("two", 0), ("one", 1), (None, 1)]:
+        monkeypatch.setattr(notebook, "find_cell", lambda cell=cell: cell)
+        assert open_frame(grid._repr_html_()).count(pack_library()) == brings
 
 
 def test_the_facts_of_an_edit_are_told_as_it_has_them():
@@ -168,12 +209,17 @@ def test_what_cannot_be_shown(monkeypatch):
 
 
 @pytest.mark.prove
-def test_cells_in_a_browser(tmp_path, results):
-    """Each frame draws itself offline, is as high as its content, and says nothing."""
+def test_cells_in_a_browser(tmp_path, results, monkeypatch):
+    """Each frame draws itself offline, is as high as its content, and says nothing; the last takes
+    plotly from the cell that the trace stands in."""
     model = make_model()
     drawn = unmask.sample(model, TEXT, steps=4, length=20, guesses=3)
     things = [model, drawn, trace(model), results["recall"]]
+    numbers = iter("ab")
+    monkeypatch.setattr(notebook, "_carrier", None)
+    monkeypatch.setattr(notebook, "find_cell", lambda: next(numbers))
     cells = "".join(f"<div>{thing._repr_html_()}</div>" for thing in things)
+    assert cells.count(html.escape(pack_library())) == 1
     (tmp_path / "cells.html").write_text(f"<!doctype html><meta charset=utf-8>{cells}", "utf-8")
     said: list[str] = []
     for browser in open_browser():

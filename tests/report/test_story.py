@@ -9,8 +9,8 @@ import pytest
 
 import unmask
 from tests.report.reading import list_titles, read_figures, read_own
-from unmask.blocks.blocks import Finding, Section
-from unmask.blocks.labels import COMPARED, GROUPS, LIKENESS_NOTES, LIKENESSES
+from unmask.blocks.blocks import Section
+from unmask.blocks.labels import COMPARED, GROUPS, LIKENESS_NOTES, LIKENESSES, say_outcome
 from unmask.measures.runner import read_result
 from unmask.measures.stored import open_stored_run
 from unmask.measures.table import list_measures
@@ -26,12 +26,22 @@ def test_the_first_screen_has_one_fact_both_ways_and_one_figure(page, finished):
     recall = finished.results()["recall"].section
     assert "reversal curse" in head and list_titles(own)[0] == recall.title
     assert "diffusion and twin" in re.findall("<h1>(.*?)</h1>", head)[0]
+    shown = unescape(head.split("What this study shows")[1].split("</ul>")[0])
+    assert shown.count("<li>") == 4 and recall.findings[0].text in shown
     assert re.findall(r'<figure id="([^"]+)"', head) == ["order-unmasking", "recall-ways"]
     panels = figures["order-unmasking"]["views"]["0|0"]
     assert len({panel["way"] for panel in panels}) == 2
     assert [panel["is_causal"] for panel in panels] == [False, True, False, True]
-    (first, *_) = re.findall(r'<p class="finding">(.*?)<span', own, re.DOTALL)
+    (first, *_) = re.findall(r'<p class="finding"[^>]*>(.*?)<span', own, re.DOTALL)
     assert unescape(first).strip() == recall.blocks[0].text
+
+
+def test_a_result_that_is_printed_says_its_sentences(finished):
+    result = finished.results()["recall"]
+    first, *sentences = str(result).splitlines()
+    assert first == repr(result)
+    for finding, sentence in zip(result.section.findings, sentences, strict=True):
+        assert sentence == f"{finding.text} [{say_outcome(finding)}]"
 
 
 def test_masks_hold_what_the_model_would_say(page):
@@ -86,8 +96,7 @@ def test_what_is_not_settled_stands_beside_the_stored_result(page, finished):
     """Marked as stored, with its command; what is clear, and a page of one measure, has none."""
     own, unsettled = unescape(read_own(page)), set()
     for stage, result in finished.results().items():
-        findings = [block for block in result.section.blocks if isinstance(block, Finding)]
-        if not all(finding.is_clear for finding in findings):
+        if not all(finding.is_clear for finding in result.section.findings):
             unsettled.add(stage)
     sections = {
         stage: own.split(f'<section id="{stage}-section">')[1].split("</section>")[0]

@@ -35,6 +35,10 @@ class Finding:
     text: str
     outcome: Outcome
     counted: str = "facts"
+    ways: Sequence[str] = ()
+    """The ways of asking that it is told for, where a reader can choose; none: for all."""
+    is_further: bool = False
+    """Told only where its way of asking is chosen: not in media without a choice."""
 
     @property
     def is_clear(self) -> bool:
@@ -153,6 +157,10 @@ class MapPanel:
     high: Sequence[Sequence[float | None]] | None = None
     notes: Sequence[str] = ()
     """One for each row."""
+    words: Sequence[Sequence[str]] = ()
+    """What is written in each cell."""
+    unscaled: Sequence[tuple[int, int]] = ()
+    """Cells (row, column) that the scale of colours leaves out: they are high by construction."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +261,13 @@ class Section:
     """What stands on the first screen of a page."""
     headline: str = ""
     """The sentence that a page about one run begins with; only a clear result has one."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The sentences that every medium has."""
+        return [
+            block for block in self.blocks if isinstance(block, Finding) and not block.is_further
+        ]
 
     def walk(self) -> Iterable[ReportBlock]:
         """Every block, those of the opening and those that are folded away included."""

@@ -205,12 +205,14 @@ def draw_map(
     y: Get,
     ends: Sequence[str] = ENDS,
     note: Get = lambda row: "",
+    is_scaled: Callable[[Record], bool] = lambda row: True,
     **shown: Any,
 ) -> Figure:
     """Heatmaps: `ends` name the value, and its interval where there is one.
 
     Columns and rows stand in the order in which the rows of a view have them, the same in all its
-    panels; a note belongs to a row of the heatmap.
+    panels; a note belongs to a row of the heatmap. Rows that are not `is_scaled` do not stretch the
+    scale of colours.
     """
 
     def fill(title: str, points: Records) -> Panel:
@@ -224,9 +226,10 @@ def draw_map(
             ]
 
         notes = [get_value(members[0], note) for members in lines.values()]
-        return MapPanel(
-            title, list(map(str, columns)), list(map(str, lines)), *map(spread, ends), notes=notes
-        )
+        places = [(i, j) for i, line in enumerate(lines) for j, at in enumerate(columns)
+                  if (line, at) in cells and not is_scaled(cells[line, at])]  # fmt: skip
+        names = list(map(str, columns)), list(map(str, lines))
+        return MapPanel(title, *names, *map(spread, ends), notes=notes, unscaled=places)
 
     return _make_figure(rows, about, "heatmap", fill, **shown)
 
@@ -306,11 +309,11 @@ def _list_values(panel: Panel) -> Iterable[tuple[float, str]]:
             for dot in dots:
                 if dot.value.mean == dot.value.mean:
                     yield dot.value.mean, ", ".join(filter(None, (title, dot.group, dot.label)))
-        case MapPanel(title, x, y, z):
-            for line, row in zip(y, z, strict=True):
-                for at, value in zip(x, row, strict=True):
-                    if value is not None and value == value:
-                        yield value, f"{title}, {line}, {at}"
+        case MapPanel(title, x, y, z, unscaled=unscaled):
+            for i, row in enumerate(z):
+                for j, value in enumerate(row):
+                    if value is not None and value == value and (i, j) not in unscaled:
+                        yield value, f"{title}, {y[i]}, {x[j]}"
 
 
 def get_value(row: Record, get: Get) -> Any:

@@ -35,7 +35,7 @@ from unmask.representation.prompts import (
 )
 from unmask.representation.settings import choose_layers
 from unmask.representation.value_loss import LayersAbove, LossTerms, ValueLoss
-from unmask.representation.values import Value, find_values
+from unmask.representation.values import Value, WatchSearch, find_values
 
 
 @list_settings(Editing)
@@ -49,6 +49,7 @@ def edit(
     settings: Editing | None = None,
     *,
     keep: Fact | Sequence[Fact] = (),
+    watch: WatchSearch | None = None,
     **changes: Any,
 ) -> Edit:
     """The low-rank change of weights that makes a model give facts new objects.
@@ -65,6 +66,8 @@ def edit(
         settings: How the facts are written.
         keep: Facts whose keys are to give what they give now, such as those of edits that are on
             (the earlier keys of AlphaEdit); with a ridge of 0 they do, exactly.
+        watch: Called with the number of each evaluation of the search before it; what it raises
+            ends the search.
         changes: Settings by name:
         {settings}
 
@@ -79,7 +82,7 @@ def edit(
     ((2,), 1)
     """
     chosen = adjust(edit, Editing, settings, changes)
-    searched = _prepare(model, facts, objects, layers, moments, chosen, keep)
+    searched = _prepare(model, facts, objects, layers, moments, chosen, keep, watch)
     return searched.write(range(len(searched.cases)))
 
 
@@ -184,6 +187,7 @@ def _prepare(
     moments: Moments | None,
     settings: Editing,
     keep: Fact | Sequence[Fact] = (),
+    watch: WatchSearch | None = None,
 ) -> _SearchedFacts:
     """Check all that was given, lay the facts out, and search their values."""
     model.net.taps.require_none("editing")
@@ -210,7 +214,7 @@ def _prepare(
         layers=chosen,
         facts=given,
         cases=cases,
-        values=find_values(model, cases, chosen[-1], settings, loss),
+        values=find_values(model, cases, chosen[-1], settings, loss, watch),
         weigh=weigh,
         matrices=matrices,
         first_keys=read_keys(model, cases, chosen[0]),

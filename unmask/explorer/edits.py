@@ -64,11 +64,12 @@ def edit_fact(explorer: Explorer, request: EditFactRequest, emit: Emit) -> None:
         explorer.undo_edit(request.model)
         made, rows = try_edit(model, request, emit)
         end = {"layers": list(made.layers), "magnitude": made.magnitude, "rows": rows}
-        emit("end", end | {"seconds": time.perf_counter() - start})
-        explorer.keep_edit(request, made)
+        end["seconds"] = time.perf_counter() - start
+        emit("end", end)
+        explorer.keep_edit(request, made, end)
     except BaseException:
         if had is not None and request.model not in explorer.edits:
-            explorer.keep_edit(had.request, had.edit)
+            explorer.keep_edit(had.request, had.edit, had.end)
         raise
 
 
@@ -99,7 +100,9 @@ def try_edit(
         },
     )
     with torch.enable_grad():
-        made = edit(model, fact, new, **choose_edit(model, request))
+        # Each evaluation is an event: the search ends where nobody waits for it any more.
+        more = {"watch": lambda step: emit("search", {"step": step + 1})}
+        made = edit(model, fact, new, **choose_edit(model, request), **more)
     emit("progress", {})
     with torch.no_grad():
         return made, list(examination.compare(0, made, before))

@@ -25,8 +25,9 @@ from unmask.explorer.views import Draw, encode_canvas, plan_draw, predict
 from unmask.explorer.worker import Emit
 from unmask.net.model import Model
 from unmask.net.sites import Patch
-from unmask.tracing.clean_run import CleanRun, generate
-from unmask.tracing.corruption import get_corruption, hide
+from unmask.tracing.attribution import estimate_effects
+from unmask.tracing.clean_run import CleanRun, find_state, generate
+from unmask.tracing.corruption import Corruption, get_corruption, hide
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import score_cells
 from unmask.tracing.settings import Tracing
@@ -35,6 +36,8 @@ from unmask.tracing.windows import default_window, window_of
 
 SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 """The site of each part whose single cells can be restored in a generation."""
+LEAST_LOST = 0.1
+"""Nats: less counts as so much, where shares of what is lost are estimated."""
 
 
 def make_page_fact(prompt: str, subject: Sequence[int], answer: str) -> Fact:
@@ -80,8 +83,11 @@ def begin_trace(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]
     return clean, settings
 
 
+# A gradient is taken, which tensors made in inference mode would not allow.
+@torch.inference_mode(False)
+@torch.no_grad()
 def trace(model: Model, request: TraceRequest, emit: Emit) -> None:
-    """Trace a fact; cells are sent as they are run, the subject's first."""
+    """Trace a fact: first estimates of all cells, then each as it is run, the subject's first."""
     start = time.perf_counter()
     clean, settings = begin_trace(model, request)
     (grid,) = trace_steps(model, clean, settings, places=())
@@ -101,6 +107,8 @@ def trace(model: Model, request: TraceRequest, emit: Emit) -> None:
             "window": grid.window,
         },
     )
+    for part, values in estimate_cells(clean, settings).items():
+        emit("estimate", {"part": part, "values": values})
     length, order = len(grid.tokens), [*range(*grid.subject), *range(clean.prompt_length)]
     order += [at for at in sorted(grid.answer) if at < length]
     places = tuple(dict.fromkeys([*order, *range(length)]))
@@ -108,6 +116,28 @@ def trace(model: Model, request: TraceRequest, emit: Emit) -> None:
     (whole,) = trace_steps(model, clean, settings, places=places, watch=values.add)
     values.send_rest(whole)
     emit("end", {"seconds": time.perf_counter() - start})
+
+
+def estimate_cells(clean: CleanRun, settings: Tracing) -> dict[str, list[list[float]]]:
+    """What each cell would give back to first order, by part and at [position][layer]: a share of
+    the log p that is lost. From one gradient, before any state is restored."""
+    model, parts = clean.model, tuple(part for part in settings.parts if part in SITES)
+    if not parts:
+        return {}
+    ((_, step),) = clean.find_steps(settings.at)
+    state, answer = find_state(clean, step, settings)
+    corrupted = hide(get_chosen_corruption(settings), model, state, range(*clean.subject))
+    settings = replace(settings, parts=parts, corruption=corrupted)
+    length = clean.prompt_length
+    grid = estimate_effects(model, state, clean.subject, answer, settings, prompt_length=length)
+    # Where next to nothing is lost, shares would be of any size.
+    lost = max(grid.total_effect, LEAST_LOST)
+    return {part: (grid.effects(part) / lost).clamp(-1, 1).tolist() for part in parts}
+
+
+def get_chosen_corruption(settings: Tracing) -> Corruption:
+    """How the subject is hidden."""
+    return get_corruption(settings.corruption, settings.samples, settings.seed)
 
 
 class _CellValues:
@@ -179,8 +209,7 @@ def hide_subject(clean: CleanRun, state: Int[Tensor, "L"], settings: Tracing) ->
     It acts on embeddings alone: a canvas with masks in the subject's place would have them filled.
     """
     net, subject = clean.model.net, slice(*clean.subject)
-    corruption = get_corruption(settings.corruption, settings.samples, settings.seed)
-    corrupted = hide(corruption, clean.model, state, range(*clean.subject))
+    corrupted = hide(get_chosen_corruption(settings), clean.model, state, range(*clean.subject))
     embedded = corrupted.embed(net.embedding(corrupted.tokens))[0, subject]
 
     def act(x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:

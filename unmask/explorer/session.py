@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class KeptEdit:
 
     request: EditFactRequest
     edit: Edit
+    end: dict[str, Any]
+    """What the call found: its last event."""
     stack: ExitStack
 
 
@@ -94,11 +96,11 @@ class Explorer:
 
     # Weights are written outside of inference mode: a later search needs gradients through them.
     @torch.inference_mode(False)
-    def keep_edit(self, request: EditFactRequest, edit: Edit) -> None:
+    def keep_edit(self, request: EditFactRequest, edit: Edit, end: dict[str, Any]) -> None:
         """Put an edit on until it is undone."""
         stack = ExitStack()
         stack.enter_context(edit.on(self.models[request.model]))
-        self.edits[request.model] = KeptEdit(request, edit, stack)
+        self.edits[request.model] = KeptEdit(request, edit, end, stack)
 
     @torch.inference_mode(False)
     def undo_edit(self, key: str) -> bool:
@@ -131,10 +133,9 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
 
 
 def describe_edits(explorer: Explorer) -> dict[str, dict[str, Any]]:
-    """The edits that are on, by the key of their model."""
-    names = ("prompt", "subject", "old", "new")
+    """The edits that are on, by the key of their model: what was asked for, and what was found."""
     edits = explorer.edits.copy().items()
-    return {key: {name: getattr(kept.request, name) for name in names} for key, kept in edits}
+    return {key: {"request": asdict(kept.request), "end": kept.end} for key, kept in edits}
 
 
 def _describe_model(key: str, model: Model) -> dict[str, Any]:

@@ -279,12 +279,12 @@ def tabulate_tests(
     return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most)
 
 
-def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
-    """The rows that a model's sentences are about: asked in reverse if it was, at the first step.
+def list_told_groups(rows: tidy.Records) -> Iterator[tuple[bool, list[tidy.Record]]]:
+    """The rows that a model's sentences are about, at the first step, each way of asking apart.
 
-    Tables have all of them.
+    All but the first way, in reverse where it was asked so, are further ones.
     """
     for members in tidy.group_by(rows, "model").values():
-        split = order_splits(tidy.distinct(members, "split"))[0]
-        first = tidy.select(members, split=split)
-        yield tidy.select(first, stage=first[0]["stage"])
+        for number, split in enumerate(order_splits(tidy.distinct(members, "split"))):
+            first = tidy.select(members, split=split)
+            yield number > 0, tidy.select(first, stage=first[0]["stage"])

@@ -215,7 +215,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
     """What an answer loses where its positions cannot read the subject, by model."""
     cuts = tidy.select(summary["effects"], metric=COMPARED, edge=BY_ANSWER, window=WHOLE)
-    for (row,) in clean_runs.list_first_groups(cuts):
+    for is_further, (row,) in clean_runs.list_told_groups(cuts):
         group = {name: row[name] for name in GROUP}
         share = "".join(
             f", {tidy.say(each, '%')} of what is lost where no other position can"
@@ -226,6 +226,8 @@ def _state(summary: Summary) -> Iterator[blocks.Finding]:
             f"read the subject in any layer, the answer loses {tidy.say(row, 'nats per token')}"
             f"{share} ({labels.count(row['facts'], 'fact')}).",
             row["outcome"],
+            ways=[tidy.name_asked(row)],
+            is_further=is_further,
         )
 
 

@@ -257,7 +257,7 @@ def _list_whole(rows: Rows) -> list[tidy.Record]:
 def _state(summary: Summary) -> Iterator[blocks.Finding]:
     """What the answer's positions give back by reading the subject's states, by model."""
     paths = tidy.select(summary["above"], sender="subject", receiver="answer")
-    for rows in clean_runs.list_first_groups(paths):
+    for is_further, rows in clean_runs.list_told_groups(paths):
         # After the first band, where the subject's tokens have read each other.
         sent = sorted(tidy.distinct(rows, "sent"))[:2][-1]
         (row,) = tidy.select(_list_whole(rows), sent=sent)
@@ -268,6 +268,8 @@ def _state(summary: Summary) -> Iterator[blocks.Finding]:
             f"{tidy.say_share(row['share'])} of what hiding the subject takes "
             f"({labels.count(row['facts'], 'fact')}).",
             row["outcome"],
+            ways=[tidy.name_asked(row)],
+            is_further=is_further,
         )
 
 

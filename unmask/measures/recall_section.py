@@ -83,7 +83,7 @@ def describe_recall(result: "Result") -> Sequence[Described]:
     by_study = tidy.select(cells, metric="hit", ending="")
     has_curves = len({cell["steps"] for cell in headline} - {None}) > 1
     return [
-        *(_head(pair) if findings[0].is_clear else ()),
+        *(_head(pair, splits) if findings[0].is_clear else ()),
         blocks.FirstScreen(_draw_ways(answers)),
         *findings,
         *(blocks.Notice(row["text"]) for row in summary.get("left_out", ())),
@@ -151,25 +151,34 @@ def _list_near(cells: Rows) -> Sequence[str]:
 
 def _state(last: Rows, gaps: Rows) -> Iterator[blocks.Finding]:
     """How much more one model recalls than another, or than its control: in both reversed ways, by
-    the rule that is told first and the one beside it."""
-    for split in _list_near(last):
-        rule = tidy.select(last, split=split, is_headline=True)[0]["metric"]
-        for metric in (rule, BESIDE[rule]):
-            means = tidy.select(last, split=split, metric=metric)
-            pair = _choose_pair(tidy.select(means, ending=""))
-            names = [cell["name"] for cell in pair]
-            names += [name + ENDINGS[CONTROL] for name in names]  # of one model alone its control
-            own = tidy.select(gaps, split=split, metric=metric)
-            own = [row for row in own if [row["name"], row["minus"]] == names[:2]]
-            if own:
-                compared = replace(RECALL, compared=[metric], against=[names[:2]])
-                yield from compared.state({"matches": means, "differences": own})
-            elif metric == rule:
-                compared = replace(RECALL, chance={metric: 0.0})
-                yield from compared.state({"matches": [{**pair[0], "outcome": "not measured"}]})
+    the rule that is told first and the one beside it; the other ways where they are chosen."""
+    near = _list_near(last)
+    others = [each for each in tidy.distinct(last, "split") if not each.endswith("_far")]
+    for split in dict.fromkeys([*near, *others]):
+        for finding in _state_way(last, gaps, split):
+            ways = [labels.name_split(split)]
+            yield replace(finding, ways=ways, is_further=split not in near)
 
 
-def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
+def _state_way(last: Rows, gaps: Rows, split: str) -> Iterator[blocks.Finding]:
+    """The sentences of one way of asking."""
+    rule = tidy.select(last, split=split, is_headline=True)[0]["metric"]
+    for metric in (rule, BESIDE[rule]):
+        means = tidy.select(last, split=split, metric=metric)
+        pair = _choose_pair(tidy.select(means, ending=""))
+        names = [cell["name"] for cell in pair]
+        names += [name + ENDINGS[CONTROL] for name in names]  # of one model alone its control
+        own = tidy.select(gaps, split=split, metric=metric)
+        own = [row for row in own if [row["name"], row["minus"]] == names[:2]]
+        if own:
+            compared = replace(RECALL, compared=[metric], against=[names[:2]])
+            yield from compared.state({"matches": means, "differences": own})
+        elif metric == rule:
+            compared = replace(RECALL, chance={metric: 0.0})
+            yield from compared.state({"matches": [{**pair[0], "outcome": "not measured"}]})
+
+
+def _head(cells: Rows, splits: Sequence[str]) -> Iterator[blocks.FirstScreen | blocks.Number]:
     """What a stranger understands of two models in reverse, and recall in numbers."""
     is_reversed, kinds = labels.is_reversed(cells[0]["split"]), tidy.distinct(cells, "kind")
     if is_reversed and len(kinds) == 2:
@@ -177,7 +186,13 @@ def _head(cells: Rows) -> Iterator[blocks.FirstScreen | blocks.Number]:
             f"the {labels.name_kind(cell['kind'])} model recalls {tidy.say_share(cell['mean'])}"
             for cell in cells
         )
-        yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {one}, {other}")
+        way = tidy.name_asked(cells[0]).partition(",")[0]
+        # Asked near, the words before the answer are those of training.
+        has_far = any(split.endswith("_far") for split in splits)
+        phrased = ", in phrasings near those of training" if has_far else ""
+        yield blocks.FirstScreen(
+            f"Taught “A is B”, asked “B is A” ({way}{phrased}): {one}, {other}"
+        )
     for cell in cells:
         value, _, ends = tidy.say(cell, "%").partition(" [")
         note = f"[{ends} {cell['model']}, {tidy.name_asked(cell)}"

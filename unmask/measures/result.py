@@ -23,6 +23,7 @@ from unmask.blocks.blocks import (
     Text,
     is_clear,
 )
+from unmask.blocks.labels import say_outcome
 from unmask.measures.contract import LEAKS, Summary, Tables
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Result(Shown):
             f"Result({self.measure.name}{of}: {clear} of {len(self.outcomes)} outcomes clear, in "
             f"{self.folder}{'' if self.is_complete else ', cut short'})"
         )
+
+    def __str__(self) -> str:
+        sentences = [f"{each.text} [{say_outcome(each)}]" for each in self.section.findings]
+        return "\n".join([repr(self), *sentences])
 
     @cached_property
     def summary(self) -> Summary:

@@ -8,7 +8,7 @@ from typing import Any
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Finding, Fold, Notice, ReportBlock, Table
 from unmask.evaluation.equivalence import MARGIN
-from unmask.measures.clean_runs import list_first_groups, tabulate_counts, tabulate_tests
+from unmask.measures.clean_runs import list_told_groups, tabulate_counts, tabulate_tests
 from unmask.measures.result import Result
 from unmask.measures.trace_effects import GROUP, HIGHEST, TOTAL
 from unmask.measures.trace_summary import rank_stage
@@ -29,6 +29,8 @@ JOINTS = (
     "Answers of these models are not scored in one way: compare where their effects are, not how "
     "large they are; `--joint chain_rule` scores both alike."
 )
+ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
+VIEW = ("split", "corruption", "stage", "part")
 SHOWN = ("mode", "run", "severed", "guidance")
 """Settings that are named where they are not the usual ones."""
 COUNTS: Columns = {
@@ -75,7 +77,8 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
     """
     lost = tidy.select(summary["averages"], part=TOTAL, control=RESULT)
     say = partial(tidy.say, unit=labels.UNITS.get(settings["metric"], "").strip(), digits=3)
-    for total, *_ in list_first_groups(lost):
+    splits = tidy.distinct(lost, "split")
+    for is_further, (total, *_) in list_told_groups(lost):
         group = {name: total[name] for name in GROUP}
         rows = tidy.select(summary["shares"], **group) or tidy.select(summary["averages"], **group)
         cell, outcome = find_best_subject(rows), total["outcome"]
@@ -94,7 +97,9 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
             if outcome == "above" and cell[HIGHEST[0]] is not None:
                 share += ", more than every placebo"
             text += f"; {does} most of the subject's, {say(cell)}{share}"
-        yield Finding(f"{text} ({labels.count(total['facts'], 'fact')}).", outcome)
+        ways = list(map(labels.name_split, list_choices(total["split"], splits)))
+        text += f" ({labels.count(total['facts'], 'fact')})."
+        yield Finding(text, outcome, ways=ways, is_further=is_further)
 
 
 def find_best_subject(rows: Rows) -> tidy.Record | None:
@@ -108,23 +113,73 @@ def find_best_subject(rows: Rows) -> tidy.Record | None:
 
 
 def draw_roles(averages: Rows, settings: Setup) -> Figure:
-    """Average effect by role and layer, a panel for each model; of heads the strongest."""
+    """Average effect by role and layer, a panel for each model; of heads the strongest.
+
+    Beside a reversed way of asking stand the maps of the facts that are asked so as trained.
+    """
     effects = [row for row in averages if row["control"] == RESULT and row["layer"] >= 0]
     cells = tidy.group_by(effects, "split", "corruption", "stage", "part", "model", "role", "layer")
     rows = [max(heads, key=lambda row: row["mean"]) for heads in cells.values()]
-    roles = list(labels.ROLES)
+    roles, splits = list(labels.ROLES), tidy.distinct(rows, "split")
+    last = max((row["layer"] for row in rows), default=0)
+    rows = [
+        {**row, "split": choice, "panel": _name_panel(row), "own": row["split"] == choice}
+        for row in rows
+        for choice in list_choices(row["split"], splits)
+    ]
+    rows = [filled for view in tidy.group_by(rows, *VIEW).values() for filled in _fill(view)]
+    rows.sort(key=lambda row: (not row["own"], roles.index(row["role"]), row["layer"]))
     gives = "Purple states give the answer back, orange ones take it away."
     gives = _choose(settings, gives, "Purple: the answer loses by it, orange: it gains.")
     return _draw_map(
-        sorted(rows, key=lambda row: roles.index(row["role"])),
+        rows,
         "effects",
         "Average effect by role and layer",
-        f"Averages over facts with 95 % intervals. {gives}",
+        f"Averages over facts with 95 % intervals. {gives} The positions that an answer is read "
+        "from give it back by themselves, its own after the last layer and in an autoregressive "
+        "model the last of the prompt: the scale of colours leaves them out.",
+        panel="panel",
+        is_scaled=lambda row: not _is_read(row, last),
         y=lambda row: labels.ROLES[row["role"]],
         note=lambda row: labels.count(row["facts"], "fact"),
         choose=[tidy.Choose("restored", "part", labels.name_part)],
         ylabel=f"average indirect effect, {labels.name_metric(settings['metric'])}",
     )
+
+
+def list_choices(split: str, splits: Sequence[str]) -> list[str]:
+    """The ways of asking beside which a way is shown: its own, and the same way reversed."""
+    way = labels.name_split(split).partition(",")[0]
+    beside = [
+        each
+        for each in splits
+        if labels.is_reversed(each) and labels.name_split(each).partition(",")[0] == way
+    ]
+    return [split, *beside] if split.endswith("_same") else [split]
+
+
+def _is_read(row: tidy.Record, last: int) -> bool:
+    """Whether the answer is read from a state, which so gives it back whatever it holds."""
+    is_own = row["role"] in ANSWER_ROLES and row["layer"] == last
+    is_last = row["role"] == "last prompt" and labels.is_causal(row["kind"])
+    return row["part"] == "resid" and (is_own or is_last)
+
+
+def _name_panel(row: tidy.Record) -> str:
+    """The model, and whether its facts are asked as trained or reversed."""
+    note = labels.name_split(row["split"]).partition(", ")[2]
+    return f"{row['model']}, {note}" if note else row["model"]
+
+
+def _fill(view: Rows) -> Iterator[tidy.Record]:
+    """The rows of a view and empty ones for the roles that a panel lacks, so that all have one
+    axis."""
+    yield from view
+    for own in tidy.group_by(view, "panel").values():
+        known = tidy.distinct(own, "role")
+        for role in tidy.distinct(view, "role"):
+            if role not in known:
+                yield {**own[0], "role": role, "mean": None, "low": None, "high": None}
 
 
 def draw_text_maps(texts: Rows, settings: Setup) -> Figure:

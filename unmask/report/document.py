@@ -15,7 +15,7 @@ from unmask.base.errors import UserError, describe_notice
 from unmask.base.reading import read_json
 from unmask.base.runs import DIGESTS, RunRecord, find_folder, read_record
 from unmask.base.unpacking import PACKED
-from unmask.blocks.blocks import Figure, Fold, Notice, Number, ReportBlock, Section, Table
+from unmask.blocks.blocks import Figure, Finding, Fold, Notice, Number, ReportBlock, Section, Table
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result, list_differences, name_folders
 from unmask.measures.runner import pool_results, read_result
@@ -27,6 +27,7 @@ from unmask.report.stored import add_stored
 STUDY = "study"
 """What run.json of a study calls its verb; its folder holds a run folder for each stage."""
 MOST_NUMBERS = 4
+MOST_CONCLUSIONS = 4
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ class Document:
         """The sentence that a page about one run begins with, where a section has one."""
         sentences = [section.headline for section in self.sections if section.headline]
         return sentences[0] if sentences and self.is_single else ""
+
+    @cached_property
+    def conclusions(self) -> list[tuple[Section, Finding]]:
+        """What a page of several measures shows, in a few sentences: each the first of its section,
+        clear ones before others. Further stages of a measure say it again and are left out."""
+        measures = list_measures()
+        first = [(s, s.findings[0]) for s in self.sections if s.name in measures and s.findings]
+        if not self.is_single or len(first) < 2:
+            return []
+        ranked = sorted(first, key=lambda each: not each[1].is_clear)[:MOST_CONCLUSIONS]
+        return [each for each in first if each in ranked]
 
     @cached_property
     def numbers(self) -> list[Number]:

@@ -1,16 +1,20 @@
 """`unmask.show`: models, trajectories, traces, lenses, edits and results as pictures in a notebook.
 
 Each becomes a section of the page, drawn by the page's own renderers. In a cell it is a frame of
-its own, so that neither styles nor scripts meet those of the notebook, and it holds all it needs:
-it works offline, in an exported notebook and after other cells were cleared.
+its own, so that neither styles nor scripts meet those of the notebook. It works offline and in an
+exported notebook: the first cell with a chart brings plotly along, and the charts of others take it
+from there.
 """
 
 import html
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from torch import Tensor
 
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
@@ -26,6 +30,7 @@ from unmask.report.pictures import (
     describe_grids,
     describe_lens,
     describe_model,
+    describe_pattern,
     describe_trajectory,
     write_states,
 )
@@ -33,6 +38,9 @@ from unmask.report.render_html import read_template, render_html
 from unmask.representation.lens import Lens
 from unmask.sampling.trajectory import Trajectory
 from unmask.tracing.grid import TraceGrid
+
+_carrier: str | None = None
+"""The cell of this kernel that brought plotly along."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,8 +90,8 @@ class Picture:
 
 
 @check_arguments(leave_out=("thing",))
-def show(thing: Any, is_still: bool = False) -> Picture:
-    """A picture of a model, a trajectory, a trace, a logit lens, an edit or a measure's result.
+def show(thing: Any, is_still: bool = False, words: Sequence[str] = ()) -> Picture:
+    """A picture of a model, trajectory, trace, lens, attention pattern, edit or measure's result.
 
     Notebooks call it by themselves for what stands last in a cell. Traces of several steps, a list
     of grids, are one picture with a slider.
@@ -91,6 +99,8 @@ def show(thing: Any, is_still: bool = False) -> Picture:
     Args:
         thing: What to show.
         is_still: An image of the first figure instead, which every viewer of notebooks shows.
+        words: What stands at each position of a pattern of attention [H, L, L], as captured at
+            `layers.*.attn_pattern`.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> unmask.show(unmask.sample(model, "We sat down", steps=2, length=6))  # doctest: +ELLIPSIS
@@ -110,14 +120,34 @@ def show(thing: Any, is_still: bool = False) -> Picture:
             picture = Picture(describe_lens(thing), repr(thing))
         case Result():
             picture = Picture(thing.section, repr(thing))
+        case Tensor():
+            check_pattern(thing, words)
+            shape = " × ".join(map(str, thing.shape))
+            picture = Picture(describe_pattern(thing, words), f"pattern of attention, {shape}")
         case _ if _are_grids(grids):
             picture = Picture(describe_grids(grids), "\n".join(map(repr, grids)))
         case _:
             raise UserError(
                 f"a {type(thing).__name__} was given to show: expected a model, a trajectory, a "
-                "trace or several, a logit lens, an edit or the result of a measure."
+                "trace or several, a logit lens, a pattern of attention, an edit or the result of "
+                "a measure."
             )
     return replace(picture, is_still=is_still)
+
+
+def check_pattern(pattern: Tensor, words: Sequence[str]) -> None:
+    """Raise where a tensor is no pattern of one text, or the words are not its positions'."""
+    sizes = tuple(pattern.shape)
+    is_pattern = len(sizes) in (2, 3, 4) and sizes[-2] <= sizes[-1] and 0 not in sizes
+    if not is_pattern or (len(sizes) == 4 and sizes[0] != 1):
+        raise UserError(
+            f"a tensor of shape {list(sizes)} was given to show: expected the attention of one "
+            "text, [heads, length, length], such as pattern[0] of a batch."
+        )
+    if words and len(words) != sizes[-1]:
+        raise UserError(
+            f"{len(words)} words were given for {sizes[-1]} positions: give one for each."
+        )
 
 
 def _are_grids(given: object) -> bool:
@@ -125,9 +155,31 @@ def _are_grids(given: object) -> bool:
     return is_list and all(isinstance(each, TraceGrid) for each in given)
 
 
+def brings_library() -> bool:
+    """Whether a chart that is shown now brings plotly along: those of the first cell of a notebook
+    with charts do, whenever it runs, and all where a cell cannot read another's output."""
+    global _carrier
+    cell = find_cell()
+    _carrier = _carrier or cell
+    return cell is None or cell == _carrier
+
+
+def find_cell() -> str | None:
+    """The cell that runs, by its id or else its number; None outside of notebooks, and in Colab,
+    which keeps the outputs of cells apart."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if not hasattr(shell, "get_parent") or "google.colab" in sys.modules:
+        return None
+    metadata = (shell.get_parent() or {}).get("metadata", {})
+    return str(metadata.get("cellId") or shell.execution_count)
+
+
 def _frame(document: Document) -> str:
     """A page without its head in a frame that is as high as it needs."""
-    page = render_html(document, read_template("cell.js"), read_template("cell.css"))
+    page = render_html(
+        document, read_template("cell.js"), read_template("cell.css"), brings_library
+    )
     return (
         f'<iframe srcdoc="{html.escape(page)}" title="{html.escape(document.title)}" '
         'style="width: 100%; height: 420px; border: 0"></iframe>'

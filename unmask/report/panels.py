@@ -166,6 +166,12 @@ class Painter:
             if name in panel.x:
                 corner = (panel.x.index(name) - 0.5, row - 0.5)
                 axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", lw=0.8))
+        # Words in cells, light on dark ones.
+        for row, words in enumerate(panel.words):
+            for column, word in enumerate(words):
+                colour = "white" if values[row, column] > (low + high) / 2 else "black"
+                text = plain(cut(word.strip(), 10))
+                axis.text(column, row, text, ha="center", va="center", fontsize=5, color=colour)
         # Labels below that do not fit beside each other are turned, and some of many left out.
         names = [cut(label, 14) for label in panel.x]
         longest = max(map(len, names))

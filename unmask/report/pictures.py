@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from unmask.blocks import labels
 from unmask.blocks.blocks import (
     Column,
@@ -21,13 +23,12 @@ from unmask.editing.edit import Edit
 from unmask.net.model import Model
 from unmask.net.sites import PARTS
 from unmask.representation.lens import Lens
-from unmask.sampling.trajectory import Trajectory, show_token
+from unmask.sampling.trajectory import HIDDEN, Trajectory, show_token
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.table import find_roles
 
 MOST_ROWS, MOST_GUESSES = 12, 5
 """Rows of a trajectory that are shown, and guesses at a position."""
-HIDDEN = "░"
 
 
 def describe_model(model: Model) -> Section:
@@ -104,7 +105,7 @@ def describe_trajectory(trajectory: Trajectory) -> Section:
 
 
 def _draw_text(trajectory: Trajectory, row: int) -> TextPanel:
-    size = _find_end(trajectory, row)
+    size = trajectory.find_end(row)
     tokens = trajectory.tokens[row, :size].tolist()
     steps = trajectory.committed_at[row, :size].tolist()
     written = [step for step in steps if step]
@@ -136,28 +137,12 @@ def _draw_text(trajectory: Trajectory, row: int) -> TextPanel:
     )
 
 
-def _find_end(trajectory: Trajectory, row: int) -> int:
-    """Tokens of a row up to the first end token that was written, which is shown."""
-    length = int(trajectory.lengths[row])
-    if trajectory.tokenizer is None:
-        return length
-    tokens, steps = trajectory.tokens[row, :length], trajectory.committed_at[row, :length]
-    ends = ((tokens == trajectory.tokenizer.end_id) & (steps > 0)).nonzero()[:, 0].tolist()
-    return ends[0] + 1 if ends else length
-
-
 def write_states(trajectory: Trajectory) -> str:
     """The states of the first row as lines of text; without states the text alone."""
-    size = _find_end(trajectory, 0)
-    states = trajectory.tokens[None] if trajectory.states is None else trajectory.states
-    lines = []
-    for number, state in enumerate(states[:, 0, :size].tolist(), 1):
-        pieces = [
-            f" {HIDDEN}" if token == trajectory.mask_id else show_token(token, trajectory.tokenizer)
-            for token in state
-        ]
-        last = number == len(states)
-        lines.append(f"{'at the end' if last else f'before step {number}'}: {''.join(pieces)}")
+    last = len(trajectory) - 1
+    lines = [f"at the end: {trajectory[last][0]}"]
+    if trajectory.states is not None:
+        lines[:0] = [f"before step {step + 1}: {trajectory[step][0]}" for step in range(last)]
     return "\n".join(lines)
 
 
@@ -220,12 +205,18 @@ def describe_lens(lens: Lens) -> Section:
         f"{position} {show_token(token, lens.tokenizer).strip() or '·'}"
         for position, token in zip(lens.positions, lens.target.tolist(), strict=True)
     ]
+    words = [
+        [[layer[0][0] for layer in lens.at(position, step)] for position in lens.positions]
+        for step in lens.steps
+    ]
     views = [
         [
-            MapPanel("probability of the token", layers, positions, logp.exp().T.tolist()),
-            MapPanel("of the likeliest token", layers, positions, p[..., 0].T.tolist()),
+            MapPanel("the likeliest token", layers, positions, p[..., 0].T.tolist(), words=top),
+            MapPanel(
+                "probability of the token at the side", layers, positions, logp.exp().T.tolist()
+            ),
         ]
-        for logp, p in zip(lens.logp, lens.p, strict=True)
+        for logp, p, top in zip(lens.logp, lens.p, words, strict=True)
     ]
     figure = _draw_choices(
         views,
@@ -238,11 +229,25 @@ def describe_lens(lens: Lens) -> Section:
         ylabel="probability",
         limits=(0.0, 1.0),
     )
-    columns = [Column("position"), *(Column(f"layer {layer}") for layer in layers)]
-    words = [
-        Row([f"step {step}, {name}", *(layer[0][0] for layer in lens.at(position, step))])
-        for step in lens.steps
-        for name, position in zip(positions, lens.positions, strict=True)
-    ]
-    table = Table("likeliest", "The likeliest token after each layer", columns, words)
-    return Section("lens", f"Logit lens: {lens.followed}", [figure, table])
+    return Section("lens", f"Logit lens: {lens.followed}", [figure])
+
+
+def describe_pattern(pattern: Tensor, words: Sequence[str]) -> Section:
+    """Where each position looks: of one text's pattern, all heads on average and each alone."""
+    heads = pattern.detach().double().cpu().reshape(-1, *pattern.shape[-2:])  # [H, L, L]
+    names = [f"{i} {words[i].strip() or '·'}" if words else str(i) for i in range(heads.shape[-1])]
+    views = [heads.mean(0), *heads] if len(heads) > 1 else [*heads]
+    figure = _draw_choices(
+        [
+            [MapPanel("", names[-each.shape[1] :], names[-each.shape[0] :], each.tolist())]
+            for each in views
+        ],
+        Control("head", ["all, mean", *map(str, range(len(heads)))][: len(views)]),
+        name="pattern",
+        title="Attention: where each position looks",
+        caption="A row is a position that reads, a column one that is read; a row adds up to 1.",
+        chart="heatmap",
+        xlabel="read",
+        ylabel="attention",
+    )
+    return Section("pattern", "Attention", [figure])

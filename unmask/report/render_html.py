@@ -5,7 +5,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -44,10 +44,16 @@ CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 """What stands between single backticks."""
 
 
-def render_html(document: "Document", script: str = "", style: str = "") -> str:
+def render_html(
+    document: "Document",
+    script: str = "",
+    style: str = "",
+    brings: Callable[[], bool] = lambda: True,
+) -> str:
     """The page, with its style, its scripts and the data of its figures inside.
 
-    A cell of a notebook adds a script and styles of its own.
+    A cell of a notebook adds a script and styles of its own; asked where there are charts, it
+    `brings` plotly along, or takes it from another cell.
     """
     figures = {
         name_block(section, block): _pack(block)
@@ -55,6 +61,7 @@ def render_html(document: "Document", script: str = "", style: str = "") -> str:
         for block in section.walk()
         if isinstance(block, Figure)
     }
+    has_charts = any(each["chart"] != "unmasking" for each in figures.values())
     page = _make_environment().get_template("page.html")
     return page.render(
         document=document,
@@ -66,9 +73,7 @@ def render_html(document: "Document", script: str = "", style: str = "") -> str:
         list_terms=list_terms,
         version=__version__,
         style=read_template("page.css") + style,
-        library=pack_library()
-        if any(each["chart"] != "unmasking" for each in figures.values())
-        else "",
+        library=pack_library() if has_charts and brings() else "",
         scripts=[*map(read_template, SCRIPTS), script],
         data=embed_json({"figures": figures, "looks": LOOKS, "terms": TERMS}),
     )

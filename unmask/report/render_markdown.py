@@ -63,6 +63,8 @@ def render_blocks(
                 parts.append(_write_paragraph(text))
             case Notice(text):
                 parts.append(f"> {_write_paragraph(text)}")
+            case Finding(is_further=True):
+                pass
             case Finding(text):
                 parts.append(f"{_write_paragraph(text)} **[{say_outcome(block)}]**")
             case Table():

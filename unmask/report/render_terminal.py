@@ -83,6 +83,8 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 console.print(RichText(text, style="dim"))
             case Notice(text):
                 console.print(RichText(text, style="yellow"))
+            case Finding(is_further=True):
+                pass
             case Finding(text):
                 mark = (f"[{say_outcome(block)}]", "green" if block.is_clear else "yellow")
                 console.print(RichText.assemble(text, " ", mark))

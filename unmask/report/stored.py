@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
-from unmask.blocks.blocks import Figure, Finding, Fold, Section, Stored, Text
+from unmask.blocks.blocks import DotPanel, Figure, Fold, MapPanel, Section, Stored, Text
 from unmask.measures.stored import StoredResult
 from unmask.measures.table import list_measures
 
@@ -16,17 +16,32 @@ PAIRS = {
 def add_stored(section: Section) -> Section:
     """The section with the full-scale results of its measure, where a finding of it is not clear.
 
-    The shipped pair's stands after its first figure, with the pretrained pair's folded into it.
+    The shipped pair's stands after its first figure, with the pretrained pair's folded into it;
+    where the two figures do not show the same rows in the same unit it is folded away.
     """
-    findings = [block for block in section.blocks if isinstance(block, Finding)]
     measure = list_measures().get(section.name)
-    stored = () if measure is None else tuple(measure.stored)
-    if not stored or all(finding.is_clear for finding in findings):
+    results = () if measure is None else tuple(measure.stored)
+    if not results or all(finding.is_clear for finding in section.findings):
         return section
-    at = next((i for i, b in enumerate(section.blocks, 1) if isinstance(b, Figure)), None)
-    blocks = list(section.blocks)
-    blocks[at:at] = [_read_stored(stored)]
+    blocks, stored = list(section.blocks), _read_stored(results)
+    at = next((i for i, b in enumerate(blocks, 1) if isinstance(b, Figure)), len(blocks))
+    drawn = [b for b in (*blocks[:at], *stored.blocks) if isinstance(b, Figure)]
+    if len(drawn) == 2 and _describe_axes(drawn[0]) == _describe_axes(drawn[1]):
+        blocks.insert(at, stored)
+    else:
+        blocks.insert(
+            at, Fold("A stored result at full scale, in units or rows of its own", [stored])
+        )
     return replace(section, blocks=blocks)
+
+
+def _describe_axes(figure: Figure) -> object:
+    """What two figures must share to be read beside each other: units, choices and rows."""
+    panels = [panel for view in figure.views.values() for panel in view]
+    rows = {row for panel in panels if isinstance(panel, MapPanel) for row in panel.y}
+    rows |= {d.label for panel in panels if isinstance(panel, DotPanel) for d in panel.dots}
+    choices = [(each.label, tuple(each.options)) for each in figure.controls]
+    return figure.chart, figure.xlabel, figure.ylabel, choices, rows
 
 
 @cache

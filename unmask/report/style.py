@@ -93,8 +93,9 @@ def _list_values(panel: Panel) -> Iterator[float]:
                 yield from (dot.value.mean, dot.value.low, dot.value.high)
                 if dot.null is not None:
                     yield from (dot.null.low, dot.null.high)
-        case MapPanel(z=z):
-            yield from (value for row in z for value in row if value is not None)
+        case MapPanel(z=z, unscaled=unscaled):
+            cells = ((i, j, value) for i, row in enumerate(z) for j, value in enumerate(row))
+            yield from (x for i, j, x in cells if x is not None and (i, j) not in unscaled)
 
 
 @contextmanager

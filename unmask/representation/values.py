@@ -26,6 +26,8 @@ WORSE = 0.1
 
 Stopped = Literal["steps", "target", "loss", "not finite"]
 _REASONS: tuple[Stopped, ...] = ("steps", "target", "loss", "not finite")
+WatchSearch = Callable[[int], object]
+"""Called with the number of each evaluation before it; what it raises ends the search."""
 _STEPS, _TARGET, _LOSS, _BROKEN = range(4)
 
 
@@ -123,6 +125,7 @@ def find_values(
     layer: int,
     settings: Extraction,
     loss: Callable[..., ValueLoss] = ValueLoss,
+    watch: WatchSearch | None = None,
 ) -> list[Value]:
     """The values of many facts, in the order given, at the minimum of a `loss`."""
     config, itemsize = model.net.config, model.net.embedding.weight.dtype.itemsize
@@ -132,12 +135,14 @@ def find_values(
     logits = 16 * max(case.num_targets for case in cases) * config.logit_rows
 
     def find(batch: Sequence[Case]) -> list[Value]:
-        return search(loss(model, batch, layer, settings), layer, batch)
+        return search(loss(model, batch, layer, settings), layer, batch, watch)
 
     return map_cases(model, cases, find, streams * itemsize + logits)
 
 
-def search(loss: ValueLoss, layer: int, cases: Sequence[Case]) -> list[Value]:
+def search(
+    loss: ValueLoss, layer: int, cases: Sequence[Case], watch: WatchSearch | None = None
+) -> list[Value]:
     """The values at the end of Adam's path, one per fact.
 
     A fact that has stopped stays where it is; one whose loss is not a number goes back to
@@ -152,6 +157,8 @@ def search(loss: ValueLoss, layer: int, cases: Sequence[Case]) -> list[Value]:
     curve: list[Tensor] = []  # the losses of active facts, [N] per evaluation
     first = final = torch.empty(0)  # log p, nll and KL [3, N] at v0, and where each fact ends
     for step in track_inside(range(last + 1)):
+        if watch is not None:
+            watch(step)
         # 1. The loss of every fact at its delta. The last evaluation needs no gradient.
         with torch.set_grad_enabled(step < last):
             terms = loss.evaluate(delta)

@@ -1,7 +1,7 @@
 """Trajectories: a text being written, every state of it kept. Steps count from 1."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_type_hints
@@ -23,6 +23,8 @@ FORMAT = "1"
 _TENSORS = ("tokens", "lengths", "committed_at", "confidence", "entropy")
 _OPTIONAL = ("states", "guess_ids", "guess_p")
 MOST_GUESS_BYTES = 2**30
+HIDDEN = "░"
+"""What is shown where nothing is written yet."""
 BYTES_PER_GUESS = 8
 """A token id and its probability."""
 
@@ -94,6 +96,44 @@ class Trajectory(Shown):
     """The tokenizer of the model that wrote it; a file does not keep it."""
     mask_id: int | None = None
     """What stands where nothing is written yet; None for models without masks."""
+
+    def __len__(self) -> int:
+        return self.num_steps + 1
+
+    def __getitem__(self, step: int) -> list[str]:
+        """The rows as text after a step, ░ where nothing is written; 0 is before the first step.
+
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> drawn = unmask.sample(model, "We sat down", steps=2, length=6)
+        >>> len(drawn), drawn[0]
+        (3, ['We sat down ░ ░ ░'])
+        """
+        step = range(len(self))[step]  # an IndexError ends loops, as for a list
+        if self.states is None and step < self.num_steps:
+            raise UserError(
+                f"the text after step {step} was asked for, but no states were kept: sample with "
+                "keep_states=True."
+            )
+        tokens = self.tokens if self.states is None else self.states[step]
+        return [
+            "".join(self._show(token) for token in row[: self.find_end(i)].tolist())
+            for i, row in enumerate(tokens)
+        ]
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return (self[step] for step in range(len(self)))
+
+    def _show(self, token: int) -> str:
+        return f" {HIDDEN}" if token == self.mask_id else show_token(token, self.tokenizer)
+
+    def find_end(self, row: int) -> int:
+        """Tokens of a row up to the first end token that was written, which is shown."""
+        length = int(self.lengths[row])
+        if self.tokenizer is None:
+            return length
+        tokens, steps = self.tokens[row, :length], self.committed_at[row, :length]
+        ends = ((tokens == self.tokenizer.end_id) & (steps > 0)).nonzero()[:, 0].tolist()
+        return ends[0] + 1 if ends else length
 
     def guesses(self, step: int) -> Guesses:
         """What the model would say at the positions that were open when a step began.

@@ -2,15 +2,21 @@
 
 import { formatCount, formatNumber, make, plural, quoteToken, roveFocus, shadeOf } from "./dom.js";
 
-export const TEMPO = 420; // Milliseconds per step.
+export const TEMPO = 420; // Milliseconds per step, fewer where a text has many.
+const LONGEST = 6000; // Milliseconds that a whole text plays.
+/** Whether the reader wants nothing to move by itself. */
+export const wantsStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class RunCard {
-  constructor({ onselect = () => {}, onstep = () => {} } = {}) {
+  /** With `plays` a text is shown step by step while it arrives. */
+  constructor({ onselect = () => {}, onstep = () => {}, plays = false } = {}) {
     this.run = null;
     this.step = 0;
     this.selected = null;
     this.timer = null;
     this.isFollowing = true;
+    this.plays = plays;
+    this.waiting = []; // What is to be done once the text has played.
     this.onselect = onselect;
     this.onstep = onstep;
     this.title = make("h3", {}, make("span", { textContent: "…" }));
@@ -39,6 +45,7 @@ export class RunCard {
 
   /** Show another run, or none yet, of a model; `name` says which of several it is. */
   open(run, model, name = "") {
+    this.waiting = [];
     this.pause();
     this.run = run;
     this.selected = null;
@@ -59,40 +66,53 @@ export class RunCard {
     this.status.classList.toggle("error", isError);
   }
 
-  /** New states have arrived: follow them unless the reader looks at another step. */
+  /** New states have arrived: follow or play them unless the reader looks at another step. */
   update() {
-    if (this.isFollowing) this.show(this.run.last);
-    else this.drawPlayer();
+    if (this.timer || !this.isFollowing) this.drawPlayer();
+    else if (this.plays && this.run.last > 0 && !wantsStill()) this.begin(this.step);
+    else this.show(this.run.last);
+  }
+
+  /** Do something now, or once what is played has been shown. */
+  afterPlay(act) {
+    if (this.timer) this.waiting.push(act);
+    else act();
   }
 
   show(step, isByReader = false) {
     if (!this.run?.states.length) return;
-    if (isByReader) this.pause();
     this.step = Math.max(0, Math.min(this.run.last, step));
     this.isFollowing = this.step === this.run.last;
     this.draw();
     this.onstep(this);
+    if (isByReader) this.pause();
   }
 
   toggle() {
-    if (this.timer) return this.pause();
-    if (!this.run?.states.length) return undefined;
-    if (this.step >= this.run.last) this.show(0);
+    if (this.timer) { this.isFollowing = false; this.pause(); }
+    else if (this.run?.states.length) this.begin(this.step >= this.run.last ? 0 : this.step);
+  }
+
+  /** Show the steps in turn from one on; at the newest of a run that goes on, wait for more. */
+  begin(step) {
+    this.show(step);
     this.play.textContent = "❚❚ Pause";
+    const { run } = this;
     this.timer = setInterval(() => {
-      this.show(this.step + 1);
-      if (this.step >= this.run.last) this.pause();
-    }, TEMPO);
-    return undefined;
+      if (this.step < run.last) this.show(this.step + 1);
+      if (this.step >= run.last && run.outcome) this.pause();
+    }, Math.min(TEMPO, LONGEST / Math.max(1, run.steps)));
   }
 
   pause() {
     clearInterval(this.timer);
     this.timer = null;
     this.play.textContent = "▶ Play";
+    for (const act of this.waiting.splice(0)) act();
   }
 
   select(position) {
+    if (this.timer) { this.isFollowing = false; this.pause(); }
     this.selected = position;
     this.draw();
     this.onselect(this, position);

@@ -1,7 +1,7 @@
 // Compare: two prompts, two models or two steps of one run, side by side over one axis of steps.
 
 import { Jobs } from "./api.js";
-import { RunCard, TEMPO } from "./canvas.js";
+import { RunCard, TEMPO, makeLegend, wantsStill } from "./canvas.js";
 import { announce, byId, drawLines, field, make, select, setOptions } from "./dom.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
@@ -23,6 +23,7 @@ export class CompareView {
     byId("compare-prompts").append(...this.sides.map((side) => side.promptField));
     byId("compare-models").append(...this.sides.map((side) => side.modelField));
     byId("compare-sides").append(...this.sides.map((side) => side.card.element));
+    byId("compare-sides").after(makeLegend());
     this.timer = null;
     byId("compare-play").addEventListener("click", () => this.toggle());
     this.axis = byId("compare-step");
@@ -97,7 +98,7 @@ export class CompareView {
       this.sides[1].card.say(this.sides[0].card.status.textContent);
       this.sides[0].card.show(Math.floor(runs[0].last / 2));
       this.sides[1].card.show(runs[0].last);
-    }
+    } else if (runs.every((run) => run.outcome) && !wantsStill()) this.toggle();
     this.draw();
   }
 
@@ -132,16 +133,17 @@ export class CompareView {
     byId("compare-step-name").textContent = `step ${step} of ${last}`;
     const isSteps = this.kind.value === "steps";
     const series = shown.map(({ card, className }) => {
-      const { run } = card, next = run.states[card.step + 1] ?? run.states[card.step];
+      const { run } = card, next = run.states[card.step + 1]; // None at the end: nothing is open there.
       const points = isSteps
-        ? Object.entries(next.entropy).map(([at, value]) => [Number(at), value])
+        ? Object.entries(next?.entropy ?? {}).map(([at, value]) => [Number(at), value])
         : run.states.map((_, at) => [at, run.meanEntropy(at)]).filter(([, value]) => value !== null);
       return { className, points };
     });
-    const names = isSteps ? shown.map(({ card }) => `step ${card.step}`) : this.kind.value === "models" ? shown.map(({ card }) => card.run.model.name) : ["first prompt", "second prompt"];
+    const names = isSteps ? shown.map(({ card }) => `step ${card.step}${card.step < card.run.last ? "" : ": nothing is open"}`) : this.kind.value === "models" ? shown.map(({ card }) => card.run.model.name) : ["first prompt", "second prompt"];
     const what = isSteps ? "Entropy at each open position, at both steps" : "Mean entropy of what is still open, step by step";
     const legend = make("ul", { className: "legend" }, ...shown.map(({ className }, i) => make("li", {}, make("span", { className: `swatch line ${className}`, "aria-hidden": "true" }), names[i])));
-    chart.replaceChildren(make("h3", { textContent: what }), legend, drawLines(series, { xlabel: isSteps ? "position" : "step", ylabel: "nats", label: `${what}: ${names.join(" and ")}`, width: Math.max(280, Math.min(1300, chart.clientWidth - 34)), marker: isSteps ? null : step }));
+    const meaning = make("p", { className: "hint", textContent: "Entropy says how unsure the model is of a token that is still open: 0 nats where it is certain, 0.69 where two are equally likely. An autoregressive model has one open position, the next." });
+    chart.replaceChildren(make("h3", { textContent: what }), meaning, legend, drawLines(series, { xlabel: isSteps ? "position" : "step", ylabel: "nats", label: `${what}: ${names.join(" and ")}`, width: Math.max(280, Math.min(1300, chart.clientWidth - 34)), marker: isSteps ? null : step }));
   }
 
   stop() {
@@ -160,6 +162,7 @@ export class CompareView {
     this.arrange();
     if (!state.ran) return;
     await this.compare();
+    this.pause();
     this.sides.forEach((side, i) => { if (state.sides[i].step !== undefined) side.card.show(state.sides[i].step, true); });
   }
 

@@ -18,7 +18,7 @@ export class EditView {
     this.withTwin = byId("edit-twin");
     this.jobs = new Jobs((text) => announce(text, true));
     this.requests = []; // Of the edits that are shown.
-    this.edits = {}; // That are on, by the key of their model.
+    this.edits = {}; // That are on, {request, end} by the key of their model.
     byId("edit-form").addEventListener("submit", (event) => { event.preventDefault(); this.edit(); });
     byId("edit-stop").addEventListener("click", () => this.stop());
     byId("edit-undo").addEventListener("click", () => this.undo());
@@ -41,7 +41,7 @@ export class EditView {
     setOptions(byId("edit-layer"), [{ value: "", label: "the middle one" }, ...layers.map((i) => ({ value: String(i), label: String(i) }))]);
     byId("edit-twin-field").hidden = info.models.length < 2;
     byId("edit-length").value ||= info.defaults.length;
-    offerFacts(this.facts, info.facts);
+    offerFacts(this.facts, info);
     const [first] = chooseFacts(info.facts);
     if (!this.fields.prompt.value && first) this.take(first);
     this.edits = info.edits;
@@ -74,14 +74,21 @@ export class EditView {
     const request = this.read();
     if (typeof request === "string") { announce(request, true); return; }
     announce("");
-    const models = this.withTwin.checked ? this.models : this.models.slice(0, 1), cards = models.map(makeCard);
-    this.requests = models.map((model) => ({ title: model.name, view: "edit", request: { model: model.key, ...request } }));
-    this.cards = cards;
-    byId("edit-answers").replaceChildren(...cards.map((card) => card.element));
-    byId("edit-stop").disabled = false;
+    const models = this.withTwin.checked ? this.models : this.models.slice(0, 1);
+    const cards = this.open(models, models.map((model) => ({ model: model.key, ...request })));
+    byId("edit-stop").disabled = byId("edit-undo").disabled = false;
     await Promise.all(cards.map((card, i) => this.jobs.run((signal) => this.fill(card, this.requests[i].request, signal))));
     byId("edit-stop").disabled = !this.jobs.isBusy;
+    this.showEdits();
     this.app.remember();
+  }
+
+  /** A card for each model, and what it is asked. */
+  open(models, requests) {
+    this.requests = requests.map((request, i) => ({ title: models[i].name, view: "edit", request }));
+    this.cards = models.map(makeCard);
+    byId("edit-answers").replaceChildren(...this.cards.map((card) => card.element));
+    return this.cards;
   }
 
   async fill(card, request, signal) {
@@ -93,12 +100,12 @@ export class EditView {
         else if (name === "before") {
           say("searching for the value that gives the new answer …");
           card.body.replaceChildren(...data.answers.map((row) => drawQuestion(row, [["before", row.text, row.nll]])));
-        } else if (name === "progress") say("asking again …");
+        } else if (name === "search") say(`searching for the value that gives the new answer: evaluation ${data.step} of ${request.search_steps}`);
+        else if (name === "progress") say("asking again …");
         else if (name === "end") {
-          this.edits[request.model] = request;
+          this.edits[request.model] = { request, end: data };
           this.showEdits();
-          say(`edited layer ${data.layers.join(", ")} in ${data.seconds.toFixed(2)} s; the change has a norm of ${formatNumber(data.magnitude, 2)}`);
-          card.body.replaceChildren(...data.rows.map((row) => drawQuestion(row, [["before", row.text_before, row.nll_before, row.said_before], ["after", row.text_after, row.nll_after, row.said_after]])));
+          drawEnd(card, data);
         }
       }
     } catch (error) {
@@ -119,15 +126,17 @@ export class EditView {
       return "No edit outlives the server.";
     }
     this.showEdits();
-    const kept = this.edits[key];
+    const kept = this.edits[key]?.request;
     return kept ? `This edit holds: ${quoteToken(kept.prompt)} gets ${quoteToken(kept.new)}.` : "No edit holds.";
   }
 
   async undo() {
     this.stop();
-    for (const key of Object.keys(this.edits)) {
+    byId("edit-undo").disabled = true;
+    // Of every model: an edit that is running, or was made on another page, is not known here.
+    for (const { key } of this.models) {
       const answer = await this.jobs.run((signal) => call("/api/undo", { model: key }, signal));
-      if (!answer) return;
+      if (!answer) { this.showEdits(); return; }
       delete this.edits[key];
     }
     for (const card of this.cards ?? []) card.status.textContent = "undone: the weights are as before, to the bit";
@@ -138,11 +147,11 @@ export class EditView {
   /** Which models are edited, said above every view. */
   showEdits() {
     const all = Object.entries(this.edits), line = byId("edited");
-    byId("edit-undo").disabled = !all.length;
+    byId("edit-undo").disabled = !all.length && !this.jobs.isBusy;
     line.hidden = !all.length;
     // Both models usually have the same edit, which is said once.
     const names = new Map();
-    for (const [key, each] of all) {
+    for (const [key, { request: each }] of all) {
       const what = `edited: ${quoteToken(each.prompt)} gets ${quoteToken(each.new)} for ${quoteToken(each.old)}.`;
       names.set(what, [...(names.get(what) ?? []), this.models.find((model) => model.key === key)?.name ?? key]);
     }
@@ -160,12 +169,17 @@ export class EditView {
     return { form, twin: this.withTwin.checked, ran: this.requests.length > 0 || undefined };
   }
 
-  /** A link fills in the form; it changes no weights, unless the same edit is on already. */
+  /** A link fills in the form and changes no weights; of an edit that is on it shows what was found. */
   async restore({ form, twin, ran }) {
     for (const [name, value] of Object.entries(form ?? {})) { const control = byId(`edit-${name}`); if (control) control.value = value; }
     this.withTwin.checked = twin ?? true;
-    const request = this.read(), on = this.edits.model;
-    if (ran && on && ["prompt", "old", "new"].every((name) => on[name] === request[name])) await this.edit();
+    const wanted = this.read(), models = this.models.filter(({ key }) => ["prompt", "old", "new"].every((name) => this.edits[key]?.request[name] === wanted[name]));
+    if (!ran || !models.length) return;
+    const kept = models.map(({ key }) => this.edits[key]);
+    this.open(models, kept.map(({ request }) => request)).forEach((card, i) => {
+      drawEnd(card, kept[i].end);
+      card.element.setAttribute("aria-busy", "false");
+    });
   }
 
   calls() { return this.requests; }
@@ -175,6 +189,12 @@ function makeCard(model) {
   const status = make("p", { className: "status", role: "status", textContent: "asking …" }), body = make("div");
   const name = make("h3", {}, make("span", { className: "dot", "aria-hidden": "true" }), model.name);
   return { status, body, element: make("article", { className: "card edited", "data-kind": model.kind, "aria-busy": "true" }, name, status, body) };
+}
+
+/** What an edit found: how it was made, and each question before and after. */
+function drawEnd({ status, body }, { layers, seconds, magnitude, rows }) {
+  status.textContent = `edited layer ${layers.join(", ")} in ${seconds.toFixed(2)} s; the change has a norm of ${formatNumber(magnitude, 2)}`;
+  body.replaceChildren(...rows.map((row) => drawQuestion(row, [["before", row.text_before, row.nll_before, row.said_before], ["after", row.text_after, row.nll_after, row.said_after]])));
 }
 
 /** A question with its answers: what was written, and how likely each token of the right answer is. */

@@ -51,12 +51,26 @@ export class HeatMap {
   #makeScale() {
     this.highest = make("span");
     this.#drawScale();
-    return make("div", { className: "scale" }, make("span", { textContent: `subject hidden: p ${formatNumber(this.corrupted)}` }), make("span", { className: "ramp", "aria-hidden": "true" }), this.highest);
+    const items = [["cell minus full", "takes from the answer"], ["cell waiting", "hatched: an estimate to first order, not measured yet"]];
+    const legend = make("ul", { className: "legend", "aria-label": "Legend of the maps" }, ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, "aria-hidden": "true" }), label)), ...["subject", "answer"].map((role) => make("li", { className: role, textContent: `row of the ${role}` })));
+    return make("div", {}, make("div", { className: "scale" }, make("span", { textContent: `subject hidden: p ${formatNumber(this.corrupted)}` }), make("span", { className: "ramp", "aria-hidden": "true" }), this.highest), legend);
   }
 
   #drawScale() {
     const most = this.corrupted + this.range, clean = `clean: p ${formatNumber(this.clean)}`;
     this.highest.textContent = most > this.clean ? `p ${formatNumber(most)} · ${clean}` : clean;
+  }
+
+  /** Estimates of all cells of a part, [position][layer], as shares of what is lost: shown hatched until they are measured. */
+  estimate({ part, values }) {
+    values.forEach((row, position) => row.forEach((share, layer) => {
+      const cell = this.cells.get(`${part} ${layer} ${position}`);
+      if (!cell?.classList.contains("waiting")) return;
+      cell.classList.toggle("minus", share < 0);
+      cell.title = `${quoteToken(this.tokens[position].text)}, layer ${layer}: not measured yet; to first order ${share < 0 ? "−" : ""}${Math.round(100 * Math.abs(share))} % of the log p that is lost`;
+      cell.setAttribute("aria-label", cell.title);
+      cell.style.setProperty("--p", Math.abs(share).toFixed(4));
+    }));
   }
 
   /** Values of one part and layer: [[position, probability of the answer], …]. */

@@ -60,6 +60,7 @@ class App {
   }
 
   show(name, isRemembered = true) {
+    const before = this.view;
     this.view = this.views.find((view) => view.name === name) ?? this.views[0];
     for (const view of this.views) {
       const isShown = view === this.view, tab = byId(`tab-${view.name}`);
@@ -68,13 +69,13 @@ class App {
       tab.tabIndex = isShown ? 0 : -1;
     }
     announce("");
-    if (isRemembered) this.remember();
+    if (isRemembered) this.remember(this.view !== before);
   }
 
-  /** The address holds the view and its state, so that it can be kept, shared and reloaded. */
-  remember() {
+  /** The address holds the view and its state, so that it can be kept, shared and reloaded; another view is a step that Back undoes. */
+  remember(isStep = false) {
     if (!this.info) return; // Nothing may overwrite a link that has not been read.
-    history.replaceState(null, "", `#${this.view.name}=${encodeURIComponent(JSON.stringify(this.view.state()))}`);
+    history[isStep ? "pushState" : "replaceState"](null, "", `#${this.view.name}=${encodeURIComponent(JSON.stringify(this.view.state()))}`);
   }
 
   readHash() {
@@ -92,7 +93,8 @@ class App {
     const { name, state, isBroken } = this.readHash();
     this.show(name, false);
     if (isBroken) announce("The state in this link cannot be read: it may have been cut off. The view starts empty.", true);
-    if (state) await this.view.restore(state);
+    // Back to a view that still shows this: nothing is to be computed again.
+    if (state && JSON.stringify(state) !== JSON.stringify(this.view.state())) await this.view.restore(state);
   }
 
   async start() {

@@ -46,7 +46,7 @@ export class TraceView {
     this.models = info.models;
     setOptions(byId("trace-model"), info.models.map((model) => ({ value: model.key, label: model.name })));
     if (info.corruptions) setOptions(byId("trace-corruption"), info.corruptions);
-    offerFacts(this.facts, info.facts);
+    offerFacts(this.facts, info);
     const [first] = chooseFacts(info.facts);
     if (!this.text.value && first) this.take(first);
     this.move.start(info);
@@ -118,6 +118,7 @@ export class TraceView {
       for await (const [name, data] of stream("/api/trace", request, signal)) {
         if (name === "queued") status.textContent = `waiting: ${plural(data.before, "job")} before this one`;
         else if (name === "start") { this.map.begin(data); this.describeStart(data); status.textContent = "tracing …"; }
+        else if (name === "estimate") this.map.estimate(data);
         else if (name === "cells") { this.map.add(data); status.textContent = `${plural(this.map.values.size, "cell")} of ${this.map.cells.size}`; }
         else if (name === "end") status.textContent = `${plural(this.map.values.size, "cell")} in ${data.seconds.toFixed(2)} s`;
       }

@@ -19,10 +19,14 @@ export function chooseFacts(facts) {
   return pool.filter((fact) => fact.answer.length < 2 * shortest);
 }
 
-/** Facts as the options of a select, by the way of asking. */
-export function offerFacts(control, facts) {
-  const ways = [...new Set(facts.map(nameWay))];
-  control.replaceChildren(make("option", { value: "", textContent: "pick a fact …" }), ...ways.map((way) => make("optgroup", { label: way },
+/** Asked the other way round than trained: a twin that reads from left to right has never seen what comes next. */
+export const mustFail = (fact, model) => fact.way === "reversed" && model?.mask_id === null;
+
+/** Facts as the options of a select, by the way of asking; those that the twin must fail are marked. */
+export function offerFacts(control, { facts, models }) {
+  const ways = [...new Set(facts.map(nameWay))], twin = models.find((model) => model.key === "twin");
+  const mark = (way) => mustFail(facts.find((fact) => nameWay(fact) === way), twin) ? `${way} (the twin must fail)` : way;
+  control.replaceChildren(make("option", { value: "", textContent: "pick a fact …" }), ...ways.map((way) => make("optgroup", { label: mark(way) },
     ...facts.map((fact, i) => [fact, i]).filter(([fact]) => nameWay(fact) === way).map(([fact, i]) => make("option", { value: i, textContent: `${fact.prompt.trim()} … ${fact.answer.trim()}` })))));
 }
 
@@ -45,11 +49,14 @@ export async function follow(card, run, request, signal, from = null, ended = ()
         run.outcome = data;
         run.steps = run.last;
         card.update();
-        card.say(`${plural(data.calls, "call")} of the network, ${data.seconds.toFixed(2)} s`);
-        ended(data);
+        card.afterPlay(() => {
+          card.say(`${plural(data.calls, "call")} of the network, ${data.seconds.toFixed(2)} s`);
+          ended(data);
+        });
       }
     }
   } catch (error) {
+    card.pause();
     card.say(error.name === "AbortError" ? `stopped after step ${Math.max(0, run.last)}` : error.message, error.name !== "AbortError");
     throw error;
   } finally {
@@ -94,7 +101,7 @@ export class WriteView {
   start(info) {
     this.models = info.models;
     this.settings.offer(info);
-    offerFacts(this.facts, info.facts);
+    offerFacts(this.facts, info);
     byId("write-twin-field").hidden = info.models.length < 2;
     const [first] = chooseFacts(info.facts);
     if (!this.prompt.value && first) this.prompt.value = first.prompt;
@@ -112,6 +119,7 @@ export class WriteView {
 
   makeCard(model) {
     const card = new RunCard({
+      plays: true,
       onselect: (each, position) => { each.map.mark(each.step, position); this.panel.show(each, position); reveal(this.panel.element); this.app.remember(); },
       onstep: (each) => {
         if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.panel.show(each, each.selected);
@@ -127,10 +135,8 @@ export class WriteView {
     return card;
   }
 
-  get expected() {
-    const fact = this.app.info?.facts.find((each) => each.prompt === this.prompt.value);
-    return fact?.answer.trim() ?? null;
-  }
+  /** The fact that is asked, where it is one of those to pick. */
+  get fact() { return this.app.info?.facts.find((each) => each.prompt === this.prompt.value); }
 
   async write() {
     this.stop();
@@ -159,21 +165,24 @@ export class WriteView {
     card.settings = request.settings;
     card.request = request;
     await this.jobs.run((signal) => follow(card, run, request, signal, from, () => this.judge(card)));
-    if (run.states.length) card.map.draw(run);
-    this.drawChanges(card);
+    card.afterPlay(() => {
+      if (run.states.length) card.map.draw(run);
+      this.drawChanges(card);
+    });
   }
 
   judge(card) {
-    const { expected } = this;
+    const { fact } = this, expected = fact?.answer.trim();
     if (!expected) return;
+    const why = mustFail(fact, card.model) ? ", which it must fail to say: it was trained on the other direction" : "";
     const isHit = card.run.textAt(card.run.last).includes(expected);
-    card.status.append(" · ", make("span", { className: `verdict ${isHit ? "hit" : "miss"}`, textContent: isHit ? `recalled: ${expected}` : `not recalled: the true answer is ${quoteToken(expected)}` }));
+    card.status.append(" · ", make("span", { className: `verdict ${isHit ? "hit" : "miss"}`, textContent: isHit ? `recalled: ${expected}` : `not recalled: the true answer is ${quoteToken(expected)}${why}` }));
   }
 
   /** What was changed by hand and what can be done with it. */
   drawChanges(card) {
     const { run, step, changes } = card;
-    if (!run?.states.length || this.jobs.isBusy) { changes.hidden = true; return; }
+    if (!run?.states.length || this.jobs.isBusy || card.timer) { changes.hidden = true; return; }
     const draft = run.draft?.step === step ? run.draft : null;
     const canGoOn = run.isCausal ? draft !== null || step < run.last : run.countOpen(step) > 0 || draft !== null;
     changes.hidden = !canGoOn;
@@ -211,13 +220,14 @@ export class WriteView {
     this.showCards();
     if (!state.ran) return;
     await this.write();
+    for (const card of this.cards) card.show(card.run?.last, true); // A link shows what was written, at once.
     if (state.canvas) {
       const settings = { ...this.settings.read(), steps: state.canvasSteps ?? 1, length: state.canvas.tokens.length };
       await this.fill(this.cards[0], { model: this.cards[0].model.key, canvas: state.canvas, settings, top: TOP });
     }
     const card = this.cards[state.at?.card];
     if (!card?.run) return;
-    card.show(state.at.step);
+    card.show(state.at.step, true);
     card.select(state.at.position);
   }
 

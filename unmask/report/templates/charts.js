@@ -36,7 +36,7 @@ const Charts = (() => {
   // Panels side by side, as many in a row as the width holds; heights in pixels. `side` is what labels take of the width.
   function arrange(panels, heights, width, least, side = 40, axis = AXIS) {
     const columns = Math.max(1, Math.min(panels.length, Math.floor(width / least)));
-    const titles = panels.map((panel) => wrap(panel.title, Math.max(12, Math.floor((width - side) / columns / 7.4))));
+    const titles = panels.map((panel) => wrap(panel.title, Math.max(12, Math.floor(((width - side) / columns - (columns > 1 ? 44 : 0)) / 7.2))));
     const tallest = Math.max(2, ...titles.map((title) => title.split("<br>").length));
     const rows = [], title = titles.some(Boolean) ? 17 * tallest : 8;
     for (let i = 0; i < panels.length; i += columns) rows.push(Math.max(...heights.slice(i, i + columns)));
@@ -160,21 +160,26 @@ const Charts = (() => {
   }
 
   function heatmap(figure, panels, range, width) {
-    const narrow = width < NARROW, most = width < 400 ? 14 : narrow ? 24 : 34;
+    const narrow = width < NARROW, most = width < 400 ? 15 : narrow ? 24 : 34;
     const isShared = panels.every((panel) => panel.y.join("\0") === panels[0].y.join("\0"));
     // Labels below that do not fit beside each other are turned.
     const longest = Math.max(1, ...panels.flatMap((panel) => panel.x.map((label) => Math.min(14, label.length))));
-    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / 220))) : 1, room = 0.75 * width / columns;
+    // Cells with words are as wide as these need.
+    const least = !isShared ? Infinity : Math.max(220, ...panels.map((panel) => panel.words.length ? 72 * panel.x.length : 0));
+    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / least))) : 1, room = 0.75 * width / columns;
     const isTurned = longest > 3 && Math.max(...panels.map((panel) => panel.x.length)) * (7 * longest + 8) > room;
     const held = Math.floor(room / (isTurned || longest < 2 ? 14 : 7 * longest + 8));
-    const heights = panels.map((panel) => Math.max(40, (panel.y.length > 12 ? 14 : 18) * panel.y.length));
-    const grid = arrange(panels, heights, width, isShared ? 220 : Infinity, narrow ? 150 : 240, AXIS + (isTurned ? 5 * longest : 0));
+    // Labels at the side are whole: long ones take several lines.
+    const lines = Math.max(1, ...panels.flatMap((panel) => panel.y.map((label) => wrap(label, most).split("<br>").length)));
+    const heights = panels.map((panel) => Math.max(40, Math.max(panel.y.length > 12 ? 14 : 18, 13 * lines + 3) * panel.y.length));
+    const grid = arrange(panels, heights, width, least, narrow ? 150 : 240, AXIS + (isTurned ? 5 * longest : 0));
     const data = panels.map((panel, i) => ({
       ...axesOf(i), type: "heatmap", x: panel.x.map((_, j) => j), y: panel.y.map((_, j) => j), z: panel.z, xgap: 1, ygap: 1, coloraxis: "coloraxis",
-      hoverinfo: "text", showlegend: false,
-      text: panel.z.map((row, r) => row.map((value, c) => [
-        plain(panel.y[r]), `${plain(figure.xlabel)} ${plain(panel.x[c])}`,
+      hoverinfo: "text", showlegend: false, ...(panel.words.length ? { text: panel.words.map((row) => row.map((word) => plain(cut(word.trim() || "·", 11)))), texttemplate: "%{text}" } : {}),
+      hovertext: panel.z.map((row, r) => row.map((value, c) => [
+        plain(panel.y[r]), plain(panel.words[r]?.[c] ?? ""), `${plain(figure.xlabel)} ${plain(panel.x[c])}`,
         `${plain(figure.ylabel)} ${say(value)}${between(panel.low?.[r]?.[c], panel.high?.[r]?.[c])}`, plain(panel.notes[r] ?? ""),
+        panel.unscaled.some(([i, j]) => i === r && j === c) ? "beyond the scale of colours" : "",
       ].filter(Boolean).join("<br>"))),
     }));
     // A pair of axes without any value would be drawn nowhere.
@@ -186,7 +191,7 @@ const Charts = (() => {
       const kept = panel.x.map((_, j) => j).filter((j) => j % step === 0);
       return {
         xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, tickvals: kept, ticktext: kept.map((j) => plain(cut(panel.x[j], 14))), showgrid: false, zeroline: false, tickangle: isTurned ? -45 : 0, range: [-0.5, panel.x.length - 0.5] },
-        yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => plain(cut(panel.y[j], most))), range: [rows.length - 0.5, -0.5], showgrid: false, zeroline: false },
+        yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => wrap(panel.y[j], most)), range: [rows.length - 0.5, -0.5], showgrid: false, zeroline: false },
       };
     });
     const colours = looks.scales[theme()][figure.is_signed ? "signed" : "unsigned"];

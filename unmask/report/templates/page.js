@@ -66,6 +66,12 @@
       other.textContent = at >= 0 ? "" : `${option}: not measured here. Shown: ${options[card.state[number]]}.`;
       card.draw();
     }
+    // Sentences follow the choice as well; where none is about it, those stay that every page has.
+    for (const section of document.querySelectorAll("main section")) {
+      const told = [...section.querySelectorAll(":scope > .finding[data-ways]")], isAbout = (each) => JSON.parse(each.dataset.ways).includes(option);
+      const known = told.some(isAbout);
+      for (const each of told) each.hidden = known ? !isAbout(each) : "further" in each.dataset;
+    }
   }
   function offerWays() {
     const lists = cards.flatMap((card) => card.figure.controls.filter((control) => control.label === STICKY).map((control) => control.options));
@@ -200,8 +206,21 @@
     for (const card of cards) card.draw();
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   }
+  // In a notebook one cell has Plotly, and others take it from there as soon as it is shown.
   const library = document.getElementById("page-library").textContent;
-  if (library) unpack(library);
+  const isFramed = window.parent !== window, missing = make("p", { className: "notice", role: "note", textContent: "The charts wait for the first picture of this notebook, which brings along what draws them: run its cell again, or the whole notebook." });
+  function lend() {
+    try { window.parent.unmaskLibrary = library; } catch { /* A parent that is kept apart has no other pictures. */ }
+  }
+  function borrow(tries = 0) {
+    let lent = "";
+    try { lent = window.parent.unmaskLibrary; } catch { /* Said below. */ }
+    if (lent) { missing.remove(); unpack(lent); return; }
+    if (tries === 6) document.querySelector("main").prepend(missing);
+    setTimeout(() => borrow(tries + 1), 500);
+  }
+  if (library) { unpack(library); if (isFramed) lend(); }
+  else if (isFramed && cards.some((card) => card.figure.chart !== "unmasking")) borrow();
 
   // The contents say where the reader is.
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
