@@ -4,8 +4,9 @@ from dataclasses import replace
 from functools import cache
 
 from unmask.blocks.blocks import Figure, Finding, Fold, Section, Stored, Text
-from unmask.measures.stored import StoredResult
-from unmask.measures.table import list_measures
+from unmask.measures.measure import Measure
+from unmask.measures.stored import StoredResult, list_stored
+from unmask.measures.table import find_measure, list_measures
 
 PAIRS = {
     "shipped": "The shipped pair.",
@@ -20,28 +21,29 @@ def add_stored(section: Section) -> Section:
     """
     findings = [block for block in section.blocks if isinstance(block, Finding)]
     measure = list_measures().get(section.name)
-    stored = () if measure is None else tuple(measure.stored)
-    if not stored or all(finding.is_clear for finding in findings):
+    if measure is None or measure.draw_stored is None or all(each.is_clear for each in findings):
         return section
     at = next((i for i, b in enumerate(section.blocks, 1) if isinstance(b, Figure)), None)
     blocks = list(section.blocks)
-    blocks[at:at] = [_read_stored(stored)]
+    blocks[at:at] = [_read_stored(section.name)]
     return replace(section, blocks=blocks)
 
 
 @cache
-def _read_stored(results: tuple[StoredResult, ...]) -> Stored:
-    first, *others = map(_read_result, results)
+def _read_stored(name: str) -> Stored:
+    measure = find_measure(name)
+    first, *others = (_read_result(measure, each) for each in list_stored(name))
     folds = [Fold(each.title, [Text(each.note), *each.blocks]) for each in others]
     return replace(first, blocks=[*first.blocks, *folds])
 
 
-def _read_result(result: StoredResult) -> Stored:
+def _read_result(measure: Measure, result: StoredResult) -> Stored:
+    assert measure.draw_stored is not None
     # Figures of one section need names of their own; the caption is that of the figure beside it.
     own = {"name": f"stored-{result.pair}", "caption": ""}
     blocks = [
         replace(block, **own) if isinstance(block, Figure) else block
-        for block in result.read(result.file)
+        for block in measure.draw_stored(result.file)
     ]
     note = f"{result.about} Stored by version {result.version}; made again by `{result.command}`."
     return Stored(PAIRS[result.pair], note, blocks)
