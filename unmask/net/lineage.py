@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.base.files import path_exists
 from unmask.base.runs import DIGESTS
-from unmask.net.families import digest_model, pick_weights, find_shipped_recipe, read_training
+from unmask.net.families import digest_model, find_shipped_recipe, pick_weights, read_training
 from unmask.net.hub import shipped_models
 
 
