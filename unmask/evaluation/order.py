@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from unmask.base.reading import parse_yaml
+from unmask.base.errors import UserError
+from unmask.base.reading import parse_yaml, read_json_lines, read_text
+from unmask.base.unpacking import strip_packing
+from unmask.data.text import read_documents
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.questions import require_tokenizer
@@ -32,6 +37,8 @@ KINDS = {
     "frequency": FREQUENCIES,
 }
 """The kinds of tokens, by what sets them apart."""
+MOST_DOCUMENTS = 2_000
+"""Documents that say how frequent tokens are."""
 GUESSES = 5
 """Likeliest tokens that are kept of an open position at a step."""
 Band = Callable[[int], str]
@@ -44,9 +51,36 @@ class OrderPrompt:
 
     text: str
     fact: str
-    completion: str | None
-    is_example: bool
+    completion: str | None = None
+    is_example: bool = False
     """Whether its text is kept token by token."""
+
+
+def holds_texts(path: Path) -> bool:
+    """Whether a file has a prompt or a document on every line, which a file of facts has not."""
+    if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
+        return path.suffix == ".txt"
+    _, first = next(iter(read_json_lines(path)), (0, {}))
+    return "text" in first and "subject" not in first
+
+
+def read_texts(path: Path, words: int) -> tuple[str, list[OrderPrompt], list[str]]:
+    """What a file's prompts are called, the prompts, and the texts that they begin.
+
+    They are its lines, or the first words of documents that go on for at least as long.
+    """
+    if path.suffix == ".txt":
+        texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
+        split, noun, wanted = "prompts", "line", "line of text: expected a prompt on every line"
+    else:
+        texts = list(islice(read_documents([path]), MOST_DOCUMENTS))
+        split, noun, cut = "running_text", "document", [text.split() for text in texts]
+        starts = [" ".join(each[:words]) for each in cut if len(each) >= 2 * words]
+        wanted = f"document of {2 * words} words: give fewer by --words, or longer documents"
+    if not starts:
+        raise UserError(f"{path} has no {wanted}.")
+    named = enumerate(starts, start=1)
+    return split, [OrderPrompt(text, f"{noun}-{i}") for i, text in named], texts
 
 
 def watch_texts(

@@ -114,8 +114,7 @@ class EditData:
     """Where requests come from; a file of requests has none."""
 
 
-def read_edit_data(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, str, str]:
-    from unmask.base.identity import digest_values
+def read_edit_data(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, str, Any]:
     from unmask.base.seeds import python_stream
     from unmask.data.text import read_documents
     from unmask.editing.requests import list_other_texts, read_requests
@@ -151,7 +150,7 @@ def read_edit_data(data: Any, settings: EditSettings, families: Any) -> tuple[Ed
             "--moment-text FILE, or a corpus with its training split."
         )
     kept = EditData(requests, texts, others, corpus)
-    return kept, source, digest_values([*requests, *texts, *others])
+    return kept, source, [*requests, *texts, *others]
 
 
 def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:

@@ -64,15 +64,14 @@ class InterchangeSettings(StateSettings):
             yield f"'tokens' is {self.tokens}, expected last, all or both"
 
 
-def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any, str, str]:
+def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any, str, Any]:
     """The questions; the strangers are part of what is asked."""
-    from unmask.base.identity import digest_values
     from unmask.data.sources import read_asked
 
-    questions, source, digest = read_all_tests(data, settings, families)
+    questions, source, contents = read_all_tests(data, settings, families)
     if settings.strangers is not None:
-        digest = digest_values([digest, *read_asked(settings.strangers).splits.items()])
-    return questions, source, digest
+        contents += read_asked(settings.strangers).splits.items()
+    return questions, source, contents
 
 
 def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Job]:

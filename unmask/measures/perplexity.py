@@ -50,15 +50,14 @@ class PerplexitySettings(MachineSettings):
     )
 
 
-def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[str], str, str]:
+def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[str], str, Any]:
     """The documents of a file, or of several from Python."""
-    from unmask.base.identity import digest_values
     from unmask.data.text import read_documents
     from unmask.evaluation.perplexity import cut_documents
 
     paths = list(data) if isinstance(data, list | tuple) else [data]
     documents = cut_documents(list(read_documents(paths)), settings.limit)
-    return documents, ", ".join(map(str, paths)), digest_values(documents)
+    return documents, ", ".join(map(str, paths)), documents
 
 
 def list_jobs(inputs: ModelInputs, settings: PerplexitySettings) -> Iterator[Job]:

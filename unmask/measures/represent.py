@@ -126,8 +126,7 @@ class ChosenFacts:
     """What prefixes are cut from."""
 
 
-def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, str]:
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, Any]:
     from unmask.base.reading import read_text
     from unmask.representation.extraction import choose_group_facts, gather_phrasings
 
@@ -145,7 +144,7 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[Chosen
         contents.append(runs.record())
         traces = [result.summary["averages"] for _, result in runs]
     facts = ChosenFacts(chosen, phrasings, traces, lines)
-    return facts, corpus.source, digest_values(contents)
+    return facts, corpus.source, contents
 
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:

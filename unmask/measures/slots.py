@@ -85,8 +85,7 @@ class SlotSettings(GroupSettings):
     seed: int = option(0, "Seed of the pairings.", least=0)
 
 
-def _read(data: Any, settings: SlotSettings, families: Any) -> tuple[Any, str, str]:
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: SlotSettings, families: Any) -> tuple[Any, str, Any]:
     from unmask.representation.extraction import find_groups
 
     corpus, groups = find_corpus(data, families), {}
@@ -98,7 +97,7 @@ def _read(data: Any, settings: SlotSettings, families: Any) -> tuple[Any, str, s
             prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
         chosen = [same[: settings.phrasings] for (who, _), same in prompts.items() if who in people]
         groups[group] = [fact for same in chosen for fact in same]
-    return groups, corpus.source, digest_values(list(groups.values()))
+    return groups, corpus.source, groups.values()
 
 
 def list_jobs(inputs: ModelInputs, settings: SlotSettings) -> Iterator[Job]:

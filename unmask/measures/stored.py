@@ -1,37 +1,16 @@
-"""Full-scale results that come with the package, to stand beside what a small study leaves open.
+"""Reads full-scale results that come with the package, for a measure's `draw_stored`.
 
-They lie in `unmask/assets/results`, written by `tools/store_results.py`; `stored.yaml` there lists
-those of each measure, which says how one is drawn (`Measure.draw_stored`).
+They lie in `unmask/assets/results`, written by `tools/store_results.py`; `unmask/report/stored.py`
+shows them beside what a small study leaves open.
 """
 
 import csv
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import Any
 
-from unmask.base.reading import parse_yaml
 from unmask.measures.result import Result
-
-
-@dataclass(frozen=True)
-class StoredResult:
-    """A result under `unmask/assets/results`, and how it was made."""
-
-    file: str
-    pair: str
-    about: str
-    command: str
-    """As one would make it today."""
-    version: str = "0.2"
-    """The version of this package with whose weights it was made."""
-
-
-def list_stored(measure: str) -> list[StoredResult]:
-    """The results of a measure, the shipped pair's first."""
-    text = files("unmask.assets").joinpath("results", "stored.yaml").read_text("utf-8")
-    return [StoredResult(**each) for each in parse_yaml(text, "stored.yaml").get(measure, ())]
 
 
 def read_csv_rows(file: str, counts: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:

@@ -48,12 +48,11 @@ class MendingSettings(MachineSettings):
                 yield f"{name!r} is empty, expected at least one value"
 
 
-def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, str]:
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, Any]:
     from unmask.data.text import read_documents
 
     documents = list(islice(read_documents([data]), MOST_DOCUMENTS))
-    return documents, str(data), digest_values(documents)
+    return documents, str(data), documents
 
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:

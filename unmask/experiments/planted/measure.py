@@ -155,9 +155,8 @@ def list_planted_cells(settings: PlantedSettings, is_causal: bool = False) -> li
 
 def _read(
     data: Any, settings: PlantedSettings, families: "list[Family]"
-) -> tuple[list["Resident"], str, str]:
+) -> tuple[list["Resident"], str, Any]:
     """The people of a sealed corpus."""
-    from unmask.base.identity import digest_values
     from unmask.experiments.planted.corpus import list_residents
     from unmask.measures.inputs import find_corpus
 
@@ -165,7 +164,7 @@ def _read(
     residents, most = list_residents(corpus), settings.people
     sealed, open_ = ([each for each in residents if each.is_sealed == side] for side in (1, 0))
     residents = [*sealed[:most], *open_[:most]]
-    return residents, corpus.source, digest_values(residents)
+    return residents, corpus.source, residents
 
 
 def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
