@@ -67,6 +67,10 @@ class CheckedSettings:
     """Fields by the names that they had in records of earlier runs."""
     dropped: ClassVar[frozenset[str]] = frozenset()
     """Fields that records of earlier runs have and nothing reads any more."""
+    filled: ClassVar[tuple[str, ...]] = ()
+    """Fields of several values that have at least one."""
+    distinct: ClassVar[tuple[str, ...]] = ()
+    """Fields of several values, none of which they have twice."""
 
     def __init_subclass__(cls) -> None:
         """Add to the class's docstring what its options say about themselves."""
@@ -89,9 +93,18 @@ class CheckedSettings:
                 are_typed = False
             problems += _check(field, value, hint)
         if are_typed:
-            problems += self._problems()
+            problems += [*self._count_values(), *self._problems()]
         if problems:
             raise SettingsError(type(self).__name__, problems)
+
+    def _count_values(self) -> Iterator[str]:
+        """Which fields have too few values, or one twice."""
+        for name in self.filled:
+            if getattr(self, name) == ():
+                yield f"{name!r} is empty, expected at least one value"
+        for name in self.distinct:
+            if len(set(values := getattr(self, name))) < len(values):
+                yield f"{name!r} is {values}, expected none twice"
 
     def _problems(self) -> Iterator[str]:
         """What is wrong between fields of the right types; for subclasses."""

@@ -52,6 +52,8 @@ WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Tabl
 class CleanRunSettings(MachineSettings):
     """Which facts are asked, and how the clean runs are drawn and scored that are changed."""
 
+    filled = ("at",)
+
     splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
     facts: int = option(30, "Facts of each split.", least=1)
     phrasings: int = option(1, "Phrasings of each fact.", least=1)

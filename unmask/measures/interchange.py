@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 class InterchangeSettings(StateSettings):
     """Which facts are asked, and what replaces the states of their subjects."""
 
+    filled = distinct = ("tokens",)
+
     splits: tuple[str, ...] = option((), "Splits of the recipients; all tests by default.")
     facts: int = option(30, "Recipients of each split.", least=2)
     phrasings: int = option(2, "Phrasings of each recipient.", least=1)
@@ -58,10 +60,6 @@ class InterchangeSettings(StateSettings):
         None, "A corpus or file of facts, phrased alike, of people that training never named."
     )
     seed: int = option(0, "Seed by which recipients and donors are paired.", least=0)
-
-    def _problems(self) -> Iterator[str]:
-        if not self.tokens or len(set(self.tokens)) < len(self.tokens):
-            yield f"'tokens' is {self.tokens}, expected last, all or both"
 
 
 def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any, str, Any]:

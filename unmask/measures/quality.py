@@ -62,6 +62,8 @@ TABLE = replace(
 class QualitySettings(MachineSettings):
     """Which texts are drawn, how, and who judges them."""
 
+    filled = ("steps", "samplers")
+
     judge: str = option(
         "", "A causal model that scores the texts; required. One that is kin to a model is refused."
     )
@@ -84,9 +86,6 @@ class QualitySettings(MachineSettings):
     def _problems(self) -> Iterator[str]:
         from unmask.evaluation.quality import parse_sampler
 
-        for name in ("steps", "samplers"):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one value"
         for text in self.samplers:
             try:
                 sampler = parse_sampler(text)

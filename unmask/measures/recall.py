@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 class RecallSettings(SamplingSettings):
     """How texts are drawn, and what they are held against."""
 
+    filled = ("steps", "guidance")
+
     steps: tuple[int, ...] = option(
         (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1, most=1_000_000
     )
@@ -71,12 +73,6 @@ class RecallSettings(SamplingSettings):
         super().__post_init__()
         if len(self.strengths) == 1:  # recorded as a number, as runs always were
             object.__setattr__(self, "guidance", self.strengths[0])
-
-    def _problems(self) -> Iterator[str]:
-        if not self.steps:
-            yield "'steps' is empty, expected at least one number of steps"
-        if not self.strengths:
-            yield "'guidance' is empty, expected at least one number"
 
     @property
     def strengths(self) -> tuple[float, ...]:

@@ -56,6 +56,7 @@ class RepresentSettings(GroupSettings):
     """Which facts are looked into at which layers, and how values are searched for."""
 
     renamed: ClassVar[Mapping[str, str]] = {"steps": "search_steps"}
+    filled = ("groups", "directions", "readings")
 
     layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
     trace: tuple[str, ...] = option(
@@ -104,10 +105,6 @@ class RepresentSettings(GroupSettings):
     def _problems(self) -> Iterator[str]:
         if self.trace and self.layer != "auto":
             yield f"'layer' is {self.layer!r}, and 'trace' chooses one as well: leave one out"
-        yield from super()._problems()
-        for name in ("directions", "readings"):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one"
         if self.objective in OBJECTIVES:
             try:
                 _ = self.extraction

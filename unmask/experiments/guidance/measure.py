@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 class GuidanceSettings(MachineSettings):
     """Which ways are compared at how many passes, on how many texts."""
 
+    filled = ("passes",)
+
     passes: tuple[int, ...] = option((96,), "Network passes that each text may take.", least=6)
     strengths: tuple[float, ...] = option(
         (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
@@ -71,8 +73,6 @@ class GuidanceSettings(MachineSettings):
             read_judged(self.judged)
         except UserError as error:
             yield str(error).removesuffix(".")
-        if not self.passes:
-            yield "'passes' is empty, expected at least one number"
 
 
 def list_ways(settings: GuidanceSettings) -> "list[Way]":

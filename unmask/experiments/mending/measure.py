@@ -34,6 +34,8 @@ MOST_DOCUMENTS = 2_000
 class MendingSettings(MachineSettings):
     """How many errors are planted, and how many calls there are to mend them."""
 
+    filled = ("shares", "calls")
+
     texts: int = option(64, "Texts that errors are planted into.", least=2)
     length: int = option(128, "Tokens of a text.", least=8)
     shares: tuple[float, ...] = option(
@@ -41,11 +43,6 @@ class MendingSettings(MachineSettings):
     )
     calls: tuple[int, ...] = option((8, 32), "Network calls of a correction.", least=2, most=10**6)
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
-
-    def _problems(self) -> Iterator[str]:
-        for name in ("shares", "calls"):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one value"
 
 
 def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, Any]:

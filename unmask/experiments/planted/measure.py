@@ -52,6 +52,8 @@ SPAN = 2
 class PlantedSettings(MachineSettings):
     """What is planted where and when, and how the answers are sampled."""
 
+    filled = ("shapes", *AXES.values())
+
     counts: tuple[int, ...] = option(
         (4, 1, 2), "Numbers of planted tokens; the first is used in all other sweeps.", least=1
     )
@@ -91,9 +93,6 @@ class PlantedSettings(MachineSettings):
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        for name in ("shapes", *AXES.values()):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one value"
         if self.starts and self.starts[0]:
             yield f"'starts' begins with {self.starts[0]}, expected 0, which causal models take"
         if self.at_steps and max(self.at_steps) > self.steps:
