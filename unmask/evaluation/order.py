@@ -13,10 +13,12 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml, read_json_lines, read_text
 from unmask.base.unpacking import strip_packing
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Fact
 from unmask.data.text import read_documents
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.metrics import is_contained
-from unmask.evaluation.questions import require_tokenizer
+from unmask.evaluation.questions import Split, require_tokenizer, spread
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
 from unmask.sampling.trajectory import Trajectory
@@ -51,9 +53,20 @@ class OrderPrompt:
 
     text: str
     fact: str
-    completion: str | None = None
-    is_example: bool = False
+    completion: str | None
+    is_example: bool
     """Whether its text is kept token by token."""
+
+
+@dataclass(frozen=True)
+class OrderPrompts:
+    """Prompts by split, and what they come from."""
+
+    by_split: dict[str, list[OrderPrompt]]
+    facts: list[Fact]
+    """All facts of the splits: the canvas holds each of them."""
+    texts: list[str]
+    """They say how frequent tokens are: the training texts where the data have them."""
 
 
 def holds_texts(path: Path) -> bool:
@@ -64,11 +77,8 @@ def holds_texts(path: Path) -> bool:
     return "text" in first and "subject" not in first
 
 
-def read_texts(path: Path, words: int) -> tuple[str, list[OrderPrompt], list[str]]:
-    """What a file's prompts are called, the prompts, and the texts that they begin.
-
-    They are its lines, or the first words of documents that go on for at least as long.
-    """
+def read_texts(path: Path, words: int, limit: int | None, examples: int) -> OrderPrompts:
+    """Lines as prompts, or the first words of documents that go on for at least as long."""
     if path.suffix == ".txt":
         texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
         split, noun, wanted = "prompts", "line", "line of text: expected a prompt on every line"
@@ -79,8 +89,26 @@ def read_texts(path: Path, words: int) -> tuple[str, list[OrderPrompt], list[str
         wanted = f"document of {2 * words} words: give fewer by --words, or longer documents"
     if not starts:
         raise UserError(f"{path} has no {wanted}.")
-    named = enumerate(starts, start=1)
-    return split, [OrderPrompt(text, f"{noun}-{i}") for i, text in named], texts
+    prompts = [
+        OrderPrompt(start, f"{noun}-{i}", None, i <= examples)
+        for i, start in enumerate(starts[:limit], start=1)
+    ]
+    return OrderPrompts({split: prompts}, [], texts)
+
+
+def choose_order_prompts(corpus: Corpus, splits: Sequence[Split], examples: int) -> OrderPrompts:
+    """The prompts of a corpus's splits."""
+    prompts: dict[str, list[OrderPrompt]] = {}
+    for split in splits:
+        # Fewer prompts are some of more: see `spread`.
+        chosen = spread(corpus[split.name], min(examples, len(split.facts)))
+        prompts[split.name] = [
+            OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in chosen)
+            for fact in split.facts
+        ]
+    facts, has_train = [fact for name in prompts for fact in corpus[name]], "train" in corpus.splits
+    texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
+    return OrderPrompts(prompts, facts, texts)
 
 
 def watch_texts(

@@ -27,8 +27,7 @@ from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import Summary, Tables, add_outcome, compare_means
 
 if TYPE_CHECKING:
-    from unmask.data.facts import Fact
-    from unmask.evaluation.order import Band, OrderPrompt
+    from unmask.evaluation.order import Band
 
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
@@ -67,38 +66,16 @@ class OrderSettings(SamplingSettings):
     words: int = option(16, "Of running text, how many words of a document are given.", least=1)
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Prompts by split, and what they come from."""
-
-    by_split: "dict[str, list[OrderPrompt]]"
-    facts: "list[Fact]"
-    """All facts of the splits: the canvas holds each of them."""
-    texts: list[str]
-    """They say how frequent tokens are: the training texts where the data have them."""
-
-
-def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, Any]:
+def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Any, str, Any]:
     """The prompts of a corpus's splits, of facts, of a text file's lines or of running text."""
-    from unmask.evaluation.order import OrderPrompt, holds_texts, read_texts
-    from unmask.evaluation.questions import spread
+    from unmask.evaluation import order
 
-    if isinstance(data, str | Path) and holds_texts(Path(data)):
-        split, own, texts = read_texts(Path(data), settings.words)
-        own = [replace(each, is_example=i < settings.examples) for i, each in enumerate(own)]
-        return Prompts({split: own[: settings.limit]}, [], texts), str(data), texts
+    if isinstance(data, str | Path) and order.holds_texts(Path(data)):
+        prompts = order.read_texts(Path(data), settings.words, settings.limit, settings.examples)
+        return prompts, str(data), prompts.texts
     questions, source, contents = read_questions(data, settings, families)
-    corpus, prompts = questions.corpus, dict[str, list[OrderPrompt]]()
-    for split in questions.splits:
-        # Fewer prompts are some of more: see `spread`.
-        examples = spread(corpus[split.name], min(settings.examples, len(split.facts)))
-        prompts[split.name] = [
-            OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
-            for fact in split.facts
-        ]
-    facts, has_train = [fact for name in prompts for fact in corpus[name]], "train" in corpus.splits
-    texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
-    return Prompts(prompts, facts, texts), source, [*contents, *prompts.items(), *texts]
+    prompts = order.choose_order_prompts(questions.corpus, questions.splits, settings.examples)
+    return prompts, source, [*contents, *prompts.by_split.items(), *prompts.texts]
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
