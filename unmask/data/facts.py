@@ -208,6 +208,14 @@ def place_subject(prompt: str, subject: str, where: str) -> Span:
     )
 
 
+def gather_prompts(facts: Iterable[Fact]) -> dict[tuple[str, str], list[Fact]]:
+    """By fact and direction, all phrasings that ask for it."""
+    prompts: dict[tuple[str, str], list[Fact]] = {}
+    for fact in facts:
+        prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
+    return prompts
+
+
 def find_repeated_subjects(facts: Iterable[Fact]) -> Iterator[str]:
     """A sentence for every prompt that names its subject in further places than the chosen one."""
     for fact in facts:
