@@ -125,7 +125,7 @@ def choose_prompts(
     `is_recalled`, of each fact the first phrasings that it recalls are taken; one that it recalls
     in none stands in its first phrasing, so that it is counted.
     """
-    from unmask.data.facts import Fact
+    from unmask.data.facts import gather_prompts
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 
@@ -148,11 +148,8 @@ def choose_prompts(
         ranked, recalled = rank_facts(model, considered, settings.tracing)
         prompts = ranked[: number * phrasings]
         if is_recalled:
-            known, by_fact = set(ranked[:recalled]), dict[tuple[str, str], list[Fact]]()
-            for fact in considered:
-                by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
-            prompts = []
-            for same in by_fact.values():
+            known, prompts = set(ranked[:recalled]), []
+            for same in gather_prompts(considered).values():
                 same.sort(key=lambda fact: fact.phrasing)
                 prompts += [fact for fact in same if fact in known][:phrasings] or same[:1]
         chosen[split.name] = ChosenPrompts(prompts, len(considered), recalled)
@@ -261,9 +258,7 @@ def tabulate_counts(counts: Rows, more: Mapping[str | Column, tidy.Get] | None =
     return tidy.tabulate("counts", "Prompts asked, and those kept", counts, columns)
 
 
-def tabulate_tests(
-    rows: tidy.Records, caption: str, keys: Mapping[str, tidy.Get], most: int = 40
-) -> Table:
+def tabulate_tests(rows: tidy.Records, caption: str, keys: Mapping[str, tidy.Get]) -> Table:
     """Shares of two groups compared, with what is shown; bold where they differ."""
     columns: dict[str | Column, tidy.Get] = {
         "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
@@ -278,7 +273,7 @@ def tabulate_tests(
         "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired",
         "outcome": lambda row: OUTCOMES[row["outcome"]],
     }
-    return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most)
+    return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most=40)
 
 
 def list_first_groups(rows: tidy.Records) -> Iterator[list[tidy.Record]]:
