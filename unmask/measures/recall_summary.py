@@ -189,8 +189,9 @@ def _choose_rules(rows: Rows) -> list[str]:
 
 def name_template(prompts: Sequence[str]) -> str:
     """What all prompts of a phrasing have in common, "…" for what differs."""
-    begin = commonprefix(prompts)
-    end = commonprefix([prompt[::-1] for prompt in prompts])[::-1]
+    turned = [prompt[::-1] for prompt in prompts]
+    # Letter by letter, which is what the rule warns of.
+    begin, end = commonprefix(prompts), commonprefix(turned)[::-1]  # noqa: RUF071
     return begin if begin == end else f"{begin.strip()} … {end.strip()}".strip()
 
 
