@@ -21,10 +21,10 @@ from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.config import option
+from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures.inputs import ALL_TESTS, ModelInputs
+from unmask.measures.inputs import ALL_TESTS, ModelInputs, RunFolders
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.recall_summary import keep_last
 from unmask.measures.result import Result
@@ -126,14 +126,7 @@ def _compare_with_recall(rows: Rows, folder: str) -> Iterator[dict[str, Any]]:
 
 def _read_recall(folder: str) -> Rows:
     """Rows with the most steps of their model, at the first strength of guidance it has."""
-    from unmask.measures.runner import read_result
-
-    recalled = read_result(folder)
-    if recalled.measure.name != "recall":
-        raise UserError(
-            f"{folder} is a run of `unmask {recalled.measure.name}`: expected one of "
-            "`unmask recall`."
-        )
+    ((_, recalled),) = RunFolders("recall").read({"runs": [folder]}, CheckedSettings())
     rows = keep_last(recalled.rows(), "model")
     first = {model: own[0]["guidance"] for model, own in tidy.group_by(rows, "model").items()}
     return [row for row in rows if row["guidance"] == first[row["model"]]]
