@@ -59,6 +59,12 @@ class Fact:
     def text(self) -> str:
         return self.prompt + self.completion
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Which question a row of a table is about."""
+        named: dict[str, Any] = {"fact": self.fact_id, "phrasing": self.phrasing}
+        return named | {"direction": self.direction, "trained": self.trained}
+
     @classmethod
     def of(
         cls,

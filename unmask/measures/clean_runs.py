@@ -190,8 +190,7 @@ def list_prompt_jobs(
             corruptions[member.key] = make_corruption(tracing, model, pool)
         corruption = corruptions[member.key]
         own = replace(tracing, corruption=corruption)
-        keys = {**member.columns, "split": split, "fact": fact.fact_id}
-        keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+        keys = {**member.columns, "split": split, **fact.columns}
         record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
         record |= {"corruption": corruption.name, "joint": name_joint(model, own)}
         try:

@@ -212,8 +212,7 @@ class Questions:
         encoded = questions.encode_facts([fact for _, fact in facts], tokenizer)
         canvas = questions.choose_length(model, list(encoded.values()), length)
         for split, fact in facts:
-            columns: dict[str, Any] = {"split": split, "direction": fact.direction}
-            columns |= {"trained": fact.trained, "fact": fact.fact_id, "phrasing": fact.phrasing}
+            columns = {"split": split} | fact.columns
             yield columns, fact, encoded[fact].ids, encoded[fact].prompt_length, canvas
 
 

@@ -135,8 +135,7 @@ def trace_fact(
     """
     import pyarrow
 
-    keys = {**keys, "fact": fact.fact_id}
-    keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+    keys = {**keys, **fact.columns}
     texts = {name: getattr(fact, name) for name in ("subject", "object", "prompt", "completion")}
     record = {
         **keys,
