@@ -57,7 +57,7 @@ LAYOUT = EffectLayout(group=GROUP, cell=CELL, start=(CLEAN, *NOWHERE), is_loss=T
 class KnockoutSettings(clean_runs.CleanRunSettings):
     """Which facts are asked, and which edges are cut where."""
 
-    filled, distinct = ("at", "edges"), ("edges",)
+    filled = distinct = ("edges",)
 
     edges: tuple[str, ...] = option(
         (

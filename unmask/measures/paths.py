@@ -61,7 +61,7 @@ PathRole = Literal["subject", "prompt", "last", "answer", "written", "masks"]
 class PathsSettings(clean_runs.CleanRunSettings):
     """Which facts are asked, and which paths are followed."""
 
-    filled, distinct = ("at", "senders", "receivers"), ("senders", "receivers")
+    filled = distinct = ("senders", "receivers")
 
     senders: tuple[PathRole, ...] = option(
         ("subject", "prompt", "last", "masks"),

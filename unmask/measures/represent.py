@@ -56,7 +56,7 @@ class RepresentSettings(GroupSettings):
     """Which facts are looked into at which layers, and how values are searched for."""
 
     renamed: ClassVar[Mapping[str, str]] = {"steps": "search_steps"}
-    filled = ("groups", "directions", "readings")
+    filled = ("directions", "readings")
 
     layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
     trace: tuple[str, ...] = option(
