@@ -144,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="docs", type=Path, help="Folder of the pictures.")
     folder = parser.parse_args().out
-    _, stored = unmask.recall.stored
-    (figure,) = stored.read(stored.file)
+    assert unmask.recall.draw_stored is not None
+    (figure,) = unmask.recall.draw_stored("recall-berglund.csv")
     assert isinstance(figure, Figure)
     draw_figure(figure, folder, "recall", is_paper=False)
     out = folder / "unmasking.svg"

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from unmask.base.identity import digest_values
 from unmask.measures.inputs import ModelInputs
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result
@@ -20,8 +21,9 @@ def ask(
 ) -> Result:
     """The result of a measure; a family may hold several training seeds."""
     chosen = measure.settings(**{"device": "cpu"} | settings)
-    asked = measure.inputs.read_data(data, chosen, list(families))
-    result = run_measure(measure, ModelInputs(list(families), *asked), chosen, folder)
+    asked, source, contents = measure.inputs.read_data(data, chosen, list(families))
+    inputs = ModelInputs(list(families), asked, source, digest_values(contents))
+    result = run_measure(measure, inputs, chosen, folder)
     assert result is not None
     return result
 

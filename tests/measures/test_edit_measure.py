@@ -11,7 +11,8 @@ from unmask import UserError
 from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.sources import read_asked
-from unmask.measures import edit, edit_work
+from unmask.editing import work
+from unmask.measures import edit
 from unmask.measures.edit import MEASURE
 from unmask.measures.edit_results import FORWARD, describe
 from unmask.measures.runner import read_result
@@ -182,7 +183,7 @@ def test_a_random_layer_is_another_one(tmp_path):
 
 def test_only_recalled_facts_are_edited(families, place, tmp_path, monkeypatch):
     def run(folder, known):
-        monkeypatch.setattr(edit_work, "find_recalled", lambda *asked: known)
+        monkeypatch.setattr(work, "find_recalled", lambda *asked: known)
         changes = QUICK | {"recalled": True, "search_steps": 2}
         return ask(MEASURE, families[:1], read_asked(place.data), tmp_path / folder, **changes)
 

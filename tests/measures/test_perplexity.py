@@ -15,7 +15,7 @@ from unmask.evaluation.perplexity import cut_documents, score_documents
 from unmask.measures.inputs import find_corpus
 from unmask.measures.perplexity import MEASURE
 from unmask.measures.runner import pool_results, read_result
-from unmask.measures.texts import read_texts
+from unmask.measures.texts import find_texts
 from unmask.net.families import Family, parse_families
 from unmask.net.model import Model
 from unmask.objectives.likelihood import make_scorer, score_rolling
@@ -216,7 +216,7 @@ def test_bad_input(documents, tmp_path):
 def test_by_default_a_shipped_model_reads_statements_that_training_kept_out(caplog):
     """Which cost it less than guesses; text of another kind costs more, and that is said."""
     families = parse_families(["reversal-ar"])
-    texts, _ = read_texts(None, families)
+    texts, _ = find_texts(None, families)
     trained = set(find_corpus(None, families).training_texts())
     assert len(texts) > 100 and not trained & set(texts)
     model = unmask.load("reversal-ar", device="cpu")
@@ -225,4 +225,4 @@ def test_by_default_a_shipped_model_reads_statements_that_training_kept_out(capl
     list(score_documents(model, ["def f(x): return {k: v**2 for k, v in x.items()}"]))
     assert "stranger than chance" in caplog.text and "costs 8.1" in caplog.text
     with pytest.raises(UserError, match="no text was given"):
-        read_texts(None, [family(make_model(), "m")])
+        find_texts(None, [family(make_model(), "m")])

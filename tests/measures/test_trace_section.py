@@ -15,10 +15,11 @@ from unmask.blocks.tidy import select
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.clean_runs import count_prompts
 from unmask.measures.runner import read_result
-from unmask.measures.trace import MEASURE, STORED, TraceSettings
+from unmask.measures.trace import MEASURE, TraceSettings
 from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL
 from unmask.measures.trace_section import draw_roles, find_best_subject, tabulate_bands
 from unmask.net.families import Family
+from unmask.report.stored import list_stored
 from unmask.report.style import find_range
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
@@ -168,8 +169,8 @@ def test_facts_kept_of_every_model_are_counted():
     assert {row["left_out"] for row in counts} == {"1 not recalled"}
 
 
-@pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.pair)
+@pytest.mark.parametrize("stored", list_stored("trace"), ids=lambda stored: stored.pair)
 def test_stored_traces_are_read(stored):
-    finding, figure = stored.read(stored.file)
+    finding, figure = MEASURE.draw_stored(stored.file)
     assert finding.outcome == "above" and "more than every placebo" in finding.text
     assert figure.views and all(panel.z for panels in figure.views.values() for panel in panels)

@@ -104,7 +104,7 @@ def test_what_is_not_settled_stands_beside_the_stored_result(page, finished):
     }
     marked = {stage for stage, text in sections.items() if "stored result</p>" in text}
     assert (
-        marked == unsettled & {name for name, each in list_measures().items() if each.stored}
+        marked == unsettled & {name for name, each in list_measures().items() if each.draw_stored}
         and "trace" in marked
     )
     assert "<code>make paper STAGE=mechanism-shipped</code>" in own

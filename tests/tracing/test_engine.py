@@ -142,7 +142,7 @@ BAD = {
     "expected a range within 0..9": {"subject": (4, 12)},
     "overlaps the answer at position 7": {"subject": (6, 8)},
     "no answer was given": {"answer": {}},
-    "expected at least one, and none twice": {"parts": ("mlp", "mlp")},
+    "expected none twice": {"parts": ("mlp", "mlp")},
     "position 9 is not in 0..8": {"answer": {9: 1}},
     "token 39 is none that the model can say": {"answer": {7: 39}},
     "position 5 of the answer holds the token": {"answer": {5: 1}},

@@ -68,6 +68,10 @@ class CheckedSettings:
     """Fields by the names that they had in records of earlier runs."""
     dropped: ClassVar[frozenset[str]] = frozenset()
     """Fields that records of earlier runs have and nothing reads any more."""
+    filled: ClassVar[tuple[str, ...]] = ()
+    """Fields of several values that have at least one, beside those of the classes above."""
+    distinct: ClassVar[tuple[str, ...]] = ()
+    """Fields of several values that have none twice, beside those of the classes above."""
 
     def __init_subclass__(cls) -> None:
         """Add to the class's docstring what its options say about themselves."""
@@ -90,9 +94,19 @@ class CheckedSettings:
                 are_typed = False
             problems += _check(field, value, hint)
         if are_typed:
-            problems += self._problems()
+            problems += dict.fromkeys([*self._count_values(), *self._problems()])
         if problems:
             raise SettingsError(type(self).__name__, problems)
+
+    def _count_values(self) -> Iterator[str]:
+        """Which fields have too few values, or one twice."""
+        for cls in reversed(type(self).__mro__):
+            for name in vars(cls).get("filled", ()):
+                if getattr(self, name) == ():
+                    yield f"{name!r} is empty, expected at least one value"
+            for name in vars(cls).get("distinct", ()):
+                if len(set(values := getattr(self, name))) < len(values):
+                    yield f"{name!r} is {values}, expected none twice"
 
     def _problems(self) -> Iterator[str]:
         """What is wrong between fields of the right types; for subclasses."""

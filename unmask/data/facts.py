@@ -59,6 +59,12 @@ class Fact:
     def text(self) -> str:
         return self.prompt + self.completion
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Which question a row of a table is about."""
+        named: dict[str, Any] = {"fact": self.fact_id, "phrasing": self.phrasing}
+        return named | {"direction": self.direction, "trained": self.trained}
+
     @classmethod
     def of(
         cls,
@@ -206,6 +212,14 @@ def place_subject(prompt: str, subject: str, where: str) -> Span:
         f"{where}: the subject {subject!r} is not in its prompt {prompt!r}{inside}: write {{}} "
         "where the subject belongs."
     )
+
+
+def gather_prompts(facts: Iterable[Fact]) -> dict[tuple[str, str], list[Fact]]:
+    """By fact and direction, all phrasings that ask for it."""
+    prompts: dict[tuple[str, str], list[Fact]] = {}
+    for fact in facts:
+        prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
+    return prompts
 
 
 def find_repeated_subjects(facts: Iterable[Fact]) -> Iterator[str]:

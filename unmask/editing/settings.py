@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from unmask.base.config import option
+from unmask.base.config import CheckedSettings, option, option_of
 from unmask.representation.settings import Extraction
 
 
@@ -60,3 +60,58 @@ class Editing(Extraction):
                 f"'stop' is {self.stop!r}, but with reveal={self.reveal} a step's loss is about "
                 "some tokens of the object only: expected steps"
             )
+
+
+CONTROLS = ("layer", "key", "delta", "tuned", "tuned-layer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditWorkSettings(CheckedSettings):
+    """Which facts are edited, how, and how the edited model is asked."""
+
+    layer: str = option("auto", "The edited layer: auto (the middle), 3, or 0,1,2 to share edits.")
+    facts: int = option(20, "Facts of each group, edited in one direction and the other.", least=1)
+    skip: int = option(0, "Facts at the beginning of each group to leave out.", least=0)
+    recalled: bool = option(False, "Edit only facts that the model recalls, asked as trained.")
+    objects: Literal["fresh", "swap"] = option(
+        "fresh", "New objects: fresh ones, which no training text has, or another fact's (swap)."
+    )
+    method: Literal["update", "null-space", "rome"] = option_of(Editing, "method")
+    ridge: float = option_of(Editing, "ridge")
+    null_share: float = option_of(Editing, "null_share")
+    moments: Literal["states", "clean", "identity"] = option(
+        "states", "Disturb least keys of noised states, of clean text, or of all directions alike."
+    )
+    moment_tokens: int = option(20_000, "Tokens of text to gather these keys' moments on.", least=1)
+    moment_text: str | None = option(
+        None, "Text (.txt, .jsonl, also .xz, .zst) to gather them on; else the training texts."
+    )
+    shrink: float = option(0.0, "Share of the identity mixed into the moments.", least=0, most=1)
+    reveal: Literal["none", "cycle", "random"] = option_of(Editing, "reveal")
+    search_steps: int = option_of(Editing, "search_steps")
+    lr: float = option_of(Editing, "lr")
+    clamp: float = option_of(Editing, "clamp")
+    kl: float = option_of(Editing, "kl")
+    prefixes: int = option_of(Editing, "prefixes")
+    bare_weight: float | None = option_of(Editing, "bare_weight")
+    paraphrases: int = option(2, "Other phrasings that are asked for each edit.", least=0)
+    neighbours: int = option(3, "Other facts that are asked for each edit.", least=0)
+    steps: int = option(8, "Denoising steps of a generation.", least=1)
+    write_all: bool = option(False, "Also write answers to other phrasings and neighbours.")
+    controls: tuple[str, ...] = option(
+        (),
+        "Controls: the edit in a random layer (layer), with the wrong subject's key (key) or "
+        "another fact's delta (delta), or the statement learned by the model's own loss, in the "
+        "whole network (tuned) or the edited projections (tuned-layer).",
+        choices=lambda: CONTROLS,
+    )
+    tune_updates: int = option(100, "Updates of a learned statement, at most.", least=1)
+    tune_lr: float = option(1e-4, "Adam's learning rate of a learned statement.", above=0)
+    other_text: str | None = option(
+        None, "Unseen text to measure KL and bits on; by default statements about other people."
+    )
+    text_rows: int = option(8, "Texts of it that are used; 0: none.", least=0)
+    step_counts: tuple[int, ...] = option((), "Further numbers of denoising steps.", least=1)
+    lengths: tuple[int, ...] = option((), "Further lengths of the canvas, in positions.", least=2)
+    examples: int = option(4, "Edits whose answers are shown.", least=0, is_identity=False)
+    seed: int = option(0, "Seed of objects, neighbours, prefixes and moments.", least=0)

@@ -12,7 +12,6 @@ asked for, centred over facts, minus its mean over other facts' (as `unmask symm
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unmask.data.corpus import Corpus
-from unmask.data.facts import Direction, Fact
+from unmask.data.facts import Direction, Fact, gather_prompts
 from unmask.editing.edit import Edit
 from unmask.editing.editor import read_streams
 from unmask.editing.outcomes import Examination, Reply
@@ -165,12 +164,9 @@ def _read_values(
 
 def list_prompts(corpus: Corpus, groups: Sequence[str], facts: Sequence[str]) -> list[Fact]:
     """The first phrasings of some facts in each direction, for `probe_directions`."""
-    prompts: dict[tuple[str, str], list[Fact]] = {}
-    for splits in find_groups(corpus, groups).values():
-        for fact in (fact for split in splits for fact in corpus[split]):
-            if fact.fact_id in facts:
-                prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
-    return [fact for own in prompts.values() for fact in islice(own, PHRASINGS)]
+    splits = (split for own in find_groups(corpus, groups).values() for split in own)
+    prompts = gather_prompts(x for split in splits for x in corpus[split] if x.fact_id in facts)
+    return [fact for same in prompts.values() for fact in same[:PHRASINGS]]
 
 
 def probe_directions(

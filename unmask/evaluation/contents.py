@@ -117,6 +117,30 @@ class Contents:
         return (held @ self._weights).toarray()
 
 
+def gather_contents(answers: Iterable[tuple[str, str, str]]) -> dict[str, Contents]:
+    """All answers by what is given, from triples of that, the fact, and a form of its answer."""
+    forms: dict[str, dict[str, list[str]]] = {}
+    for way, fact, form in answers:
+        forms.setdefault(way, {}).setdefault(fact, []).append(form)
+    return {way: Contents(own) for way, own in forms.items()}
+
+
+def judge_contents(
+    contents: Mapping[str, Contents], triples: Sequence[tuple[str, str | None, str]]
+) -> list[bool]:
+    """Whether each text says its answer, given what was given, the fact and the text.
+
+    Never where there is no fact that the answer belongs to.
+    """
+    judged = dict.fromkeys(range(len(triples)), False)
+    for way, own in contents.items():
+        known = {i: (fact, text) for i, (given, fact, text) in enumerate(triples)
+                 if given == way and fact is not None}  # fmt: skip
+        facts, texts = ([pair[side] for pair in known.values()] for side in (0, 1))
+        judged |= zip(known, own.says(texts, facts).tolist(), strict=True)
+    return list(judged.values())
+
+
 def draw_other_facts(facts: Sequence[str], seed: int = 0) -> list[str]:
     """For each text the fact of another, drawn evenly: what is then said was not asked for."""
     distinct = {fact: i for i, fact in enumerate(dict.fromkeys(facts))}

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from unmask.base.reading import parse_yaml
+from unmask.base.errors import UserError
+from unmask.base.reading import parse_yaml, read_json_lines, read_text
+from unmask.base.unpacking import strip_packing
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Fact
+from unmask.data.text import read_documents
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.metrics import is_contained
-from unmask.evaluation.questions import require_tokenizer
+from unmask.evaluation.questions import Split, require_tokenizer, spread
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
 from unmask.sampling.trajectory import Trajectory
@@ -32,6 +39,8 @@ KINDS = {
     "frequency": FREQUENCIES,
 }
 """The kinds of tokens, by what sets them apart."""
+MOST_DOCUMENTS = 2_000
+"""Documents that say how frequent tokens are."""
 GUESSES = 5
 """Likeliest tokens that are kept of an open position at a step."""
 Band = Callable[[int], str]
@@ -47,6 +56,59 @@ class OrderPrompt:
     completion: str | None
     is_example: bool
     """Whether its text is kept token by token."""
+
+
+@dataclass(frozen=True)
+class OrderPrompts:
+    """Prompts by split, and what they come from."""
+
+    by_split: dict[str, list[OrderPrompt]]
+    facts: list[Fact]
+    """All facts of the splits: the canvas holds each of them."""
+    texts: list[str]
+    """They say how frequent tokens are: the training texts where the data have them."""
+
+
+def holds_texts(path: Path) -> bool:
+    """Whether a file has a prompt or a document on every line, which a file of facts has not."""
+    if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
+        return path.suffix == ".txt"
+    _, first = next(iter(read_json_lines(path)), (0, {}))
+    return "text" in first and "subject" not in first
+
+
+def read_texts(path: Path, words: int, limit: int | None, examples: int) -> OrderPrompts:
+    """Lines as prompts, or the first words of documents that go on for at least as long."""
+    if path.suffix == ".txt":
+        texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
+        split, noun, wanted = "prompts", "line", "line of text: expected a prompt on every line"
+    else:
+        texts = list(islice(read_documents([path]), MOST_DOCUMENTS))
+        split, noun, cut = "running_text", "document", [text.split() for text in texts]
+        starts = [" ".join(each[:words]) for each in cut if len(each) >= 2 * words]
+        wanted = f"document of {2 * words} words: give fewer by --words, or longer documents"
+    if not starts:
+        raise UserError(f"{path} has no {wanted}.")
+    prompts = [
+        OrderPrompt(start, f"{noun}-{i}", None, i <= examples)
+        for i, start in enumerate(starts[:limit], start=1)
+    ]
+    return OrderPrompts({split: prompts}, [], texts)
+
+
+def choose_order_prompts(corpus: Corpus, splits: Sequence[Split], examples: int) -> OrderPrompts:
+    """The prompts of a corpus's splits."""
+    prompts: dict[str, list[OrderPrompt]] = {}
+    for split in splits:
+        # Fewer prompts are some of more: see `spread`.
+        chosen = spread(corpus[split.name], min(examples, len(split.facts)))
+        prompts[split.name] = [
+            OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in chosen)
+            for fact in split.facts
+        ]
+    facts, has_train = [fact for name in prompts for fact in corpus[name]], "train" in corpus.splits
+    texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
+    return OrderPrompts(prompts, facts, texts)
 
 
 def watch_texts(

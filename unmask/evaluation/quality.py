@@ -147,6 +147,13 @@ def draw_texts(
         yield from texts
 
 
+def take_texts(model: Model, documents: Sequence[str], length: int) -> list[DrawnText]:
+    """The beginnings of documents in the model's tokens, as long as texts that are drawn."""
+    tokenizer = require_tokenizer(model)
+    rows = [ids[: length - 1] for ids in tokenizer.encode_documents(list(documents))]
+    return [DrawnText(tokenizer.decode(ids), ids, 0) for ids in rows]
+
+
 def count_drawing_flops(model: Model, length: int, prompt: int, calls: int) -> int:
     """Operations of the calls that draw one text of that length after that many tokens.
 
@@ -175,6 +182,17 @@ def judge_texts(judge: Model, texts: Sequence[str]) -> list[Estimate]:
     held = [text for text in texts if text.strip()]
     costs = score_documents(judge, held) if held else iter(())
     return [next(costs) if text.strip() else Estimate(0.0, 0.0, 0) for text in texts]
+
+
+def assess_texts(drawn: Sequence[DrawnText], judge: Model) -> Iterator[dict[str, Any]]:
+    """A row for each text: what drawing it took, what it costs the judge, how varied it is."""
+    costs = judge_texts(judge, [each.text for each in drawn])
+    for number, (each, cost) in enumerate(zip(drawn, costs, strict=True)):
+        row: dict[str, Any] = {"calls": each.calls, "flops": each.flops, "fact": str(number)}
+        row |= {"text": each.text, "tokens": len(each.tokens), "nll": cost.nll}
+        row |= {"judge_tokens": cost.tokens}
+        row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
+        yield row | {"entropy": find_text_entropy(each.tokens)}
 
 
 def find_text_entropy(tokens: Sequence[int]) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 from unmask.base.progress import track_inside
 from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
-from unmask.evaluation.contents import Contents
+from unmask.evaluation.contents import gather_contents, judge_contents
 from unmask.evaluation.metrics import (
     RULES,
     bleu,
@@ -67,7 +67,7 @@ class AskedModel:
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         facts = (fact for split in splits for fact in _list_texts(split))
         self.length = choose_length(model, tokenize_facts(facts, self.tokenizer), length)
-        self._contents = _gather_contents(splits)
+        self._contents = gather_contents(_list_answers(splits))
         self._part: Split | None = None
         self._encoded: dict[Fact, FactTokens] = {}
         self._scores: list[dict[str, Scored]] = []
@@ -98,7 +98,8 @@ class AskedModel:
                 for answers, text, scores in scored
                 if ending in answers
             ]
-            contents = self._judge_contents([(fact, text.text) for fact, text, _ in questions])
+            triples = [(fact.direction, fact.object, text.text) for fact, text, _ in questions]
+            contents = judge_contents(self._contents, triples)
             for (fact, text, score), is_content in zip(questions, contents, strict=True):
                 is_name = fact.direction == "d2p"
                 yield {
@@ -107,10 +108,7 @@ class AskedModel:
                     "steps": steps,
                     "guidance": None if steps is None else guidance,
                     "length": self.length,
-                    "fact": fact.fact_id,
-                    "direction": fact.direction,
-                    "trained": fact.trained,
-                    "phrasing": fact.phrasing,
+                    **fact.columns,
                     "prompt": fact.prompt,
                     "completion": fact.completion,
                     "generation": text.text,
@@ -132,15 +130,6 @@ class AskedModel:
                     "tokens": len(score.terms),
                     "seconds": text.seconds,
                 }
-
-    def _judge_contents(self, pairs: Sequence[tuple[Fact, str]]) -> list[bool]:
-        """Whether each text says its fact's answer, among all that are asked for its way."""
-        judged: dict[int, bool] = {}
-        for direction, contents in self._contents.items():
-            at = [i for i, (fact, _) in enumerate(pairs) if fact.direction == direction]
-            facts, texts = [pairs[i][0].object for i in at], [pairs[i][1] for i in at]
-            judged |= zip(at, contents.says(texts, facts).tolist(), strict=True)
-        return [judged[i] for i in range(len(pairs))]
 
     def _open(self, split: Split) -> None:
         """Encode and score a part, unless it is the one that was measured last."""
@@ -198,16 +187,13 @@ class AskedModel:
         return [texts[i] for i in range(len(prompts))]
 
 
-def _gather_contents(splits: Sequence[Split]) -> dict[str, Contents]:
-    """By what is given, the answers of all facts of these splits, their rivals and controls."""
-    forms: dict[str, dict[str, list[str]]] = {}
+def _list_answers(splits: Sequence[Split]) -> Iterator[tuple[str, str, str]]:
+    """The answers of all facts of these splits, their rivals and controls, each with its fact."""
     for split in splits:
         groups = {id(rivals): rivals for rivals in split.rivals}
         facts = [fact for group in groups.values() for fact in group]
         for fact in dict.fromkeys([*facts, *_list_texts(split)]):
-            own = forms.setdefault(fact.direction, {}).setdefault(fact.object, [])
-            own.append(fact.completion)
-    return {direction: Contents(answers) for direction, answers in forms.items()}
+            yield fact.direction, fact.object, fact.completion
 
 
 def _list_texts(split: Split) -> Iterator[Fact]:

@@ -52,6 +52,8 @@ WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Tabl
 class CleanRunSettings(MachineSettings):
     """Which facts are asked, and how the clean runs are drawn and scored that are changed."""
 
+    filled = ("at",)
+
     splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
     facts: int = option(30, "Facts of each split.", least=1)
     phrasings: int = option(1, "Phrasings of each fact.", least=1)
@@ -123,7 +125,7 @@ def choose_prompts(
     `is_recalled`, of each fact the first phrasings that it recalls are taken; one that it recalls
     in none stands in its first phrasing, so that it is counted.
     """
-    from unmask.data.facts import Fact
+    from unmask.data.facts import gather_prompts
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 
@@ -146,11 +148,8 @@ def choose_prompts(
         ranked, recalled = rank_facts(model, considered, settings.tracing)
         prompts = ranked[: number * phrasings]
         if is_recalled:
-            known, by_fact = set(ranked[:recalled]), dict[tuple[str, str], list[Fact]]()
-            for fact in considered:
-                by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
-            prompts = []
-            for same in by_fact.values():
+            known, prompts = set(ranked[:recalled]), []
+            for same in gather_prompts(considered).values():
                 same.sort(key=lambda fact: fact.phrasing)
                 prompts += [fact for fact in same if fact in known][:phrasings] or same[:1]
         chosen[split.name] = ChosenPrompts(prompts, len(considered), recalled)
@@ -191,8 +190,7 @@ def list_prompt_jobs(
             corruptions[member.key] = make_corruption(tracing, model, pool)
         corruption = corruptions[member.key]
         own = replace(tracing, corruption=corruption)
-        keys = {**member.columns, "split": split, "fact": fact.fact_id}
-        keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+        keys = {**member.columns, "split": split, **fact.columns}
         record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
         record |= {"corruption": corruption.name, "joint": name_joint(model, own)}
         try:
@@ -259,9 +257,7 @@ def tabulate_counts(counts: Rows, more: Mapping[str | Column, tidy.Get] | None =
     return tidy.tabulate("counts", "Prompts asked, and those kept", counts, columns)
 
 
-def tabulate_tests(
-    rows: tidy.Records, caption: str, keys: Mapping[str, tidy.Get], most: int = 40
-) -> Table:
+def tabulate_tests(rows: tidy.Records, caption: str, keys: Mapping[str, tidy.Get]) -> Table:
     """Shares of two groups compared, with what is shown; bold where they differ."""
     columns: dict[str | Column, tidy.Get] = {
         "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
@@ -276,7 +272,7 @@ def tabulate_tests(
         "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired",
         "outcome": lambda row: OUTCOMES[row["outcome"]],
     }
-    return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most)
+    return tidy.tabulate("tests", caption, rows, columns, mark_outcome, most=40)
 
 
 def list_told_groups(rows: tidy.Records) -> Iterator[tuple[bool, list[tidy.Record]]]:

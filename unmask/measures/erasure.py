@@ -69,13 +69,11 @@ class GroupPrompts:
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def _read(data: Any, settings: ErasureSettings, families: Any) -> tuple[Any, str, str]:
-    from unmask.base.identity import digest_values
-
+def _read(data: Any, settings: ErasureSettings, families: Any) -> tuple[Any, str, Any]:
     corpus = find_corpus(data, families)
     groups = choose_group_prompts(corpus, settings)
     prompts = [(*each.fitted.values(), *each.questions.values()) for each in groups.values()]
-    return groups, corpus.source, digest_values(sum(prompts, ()))
+    return groups, corpus.source, sum(prompts, ())
 
 
 def choose_group_prompts(corpus: Any, settings: ErasureSettings) -> dict[str, GroupPrompts]:

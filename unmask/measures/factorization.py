@@ -21,10 +21,10 @@ from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.config import option
+from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
+from unmask.measures.inputs import ALL_TESTS, ModelInputs, RunFolders
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.recall_summary import keep_last
 from unmask.measures.result import Result
@@ -82,40 +82,12 @@ class FactorizationSettings(QuestionSettings):
 
 def list_jobs(inputs: ModelInputs, settings: FactorizationSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
-    return inputs.ask_each(
-        "factorization", lambda model: score_orders(model, inputs.data, settings.length)
-    )
+    from unmask.evaluation.costs import score_orders
 
+    def ask(model: "Model") -> Iterator[dict[str, Any]]:
+        return score_orders(model, list(inputs.data.encode(model, settings.length)))
 
-def score_orders(
-    model: "Model", questions: Questions, length: int | None
-) -> Iterator[dict[str, Any]]:
-    """A row for each sentence: its parts' log-probabilities in both orders, in nats."""
-    from unmask.evaluation.chain import Chain, score_alone
-
-    facts = list(questions.encode(model, length))
-    first = model.count_beginning(facts[0][2])  # stands before every text, whatever is written
-    forward = [Chain(ids, list(range(first, len(ids)))) for _, _, ids, _, _ in facts]
-    backward = [Chain(ids, [*range(at, len(ids)), *range(first, at)]) for _, _, ids, at, _ in facts]
-    terms = score_alone(model, forward + backward, facts[0][-1])
-    halves = terms[: len(facts)], terms[len(facts) :]
-    for (columns, fact, ids, at, _), a_first, b_first in zip(facts, *halves, strict=True):
-        num_a, num_b = at - first, len(ids) - at
-        a, b_given_a = sum(a_first[:num_a]), sum(a_first[num_a:])
-        b, a_given_b = sum(b_first[:num_b]), sum(b_first[num_b:])
-        yield columns | {
-            "text": fact.text,
-            "tokens": num_a + num_b,
-            "logp_a": a,
-            "logp_b_given_a": b_given_a,
-            "logp_b": b,
-            "logp_a_given_b": a_given_b,
-            "joint_forward": (a + b_given_a) / (num_a + num_b),
-            "joint_backward": (b + a_given_b) / (num_a + num_b),
-            "gap": abs(a + b_given_a - b - a_given_b) / (num_a + num_b),
-            "information_forward": b_given_a - b,
-            "information_backward": a_given_b - a,
-        }
+    return inputs.ask_each("factorization", ask)
 
 
 def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
@@ -154,14 +126,7 @@ def _compare_with_recall(rows: Rows, folder: str) -> Iterator[dict[str, Any]]:
 
 def _read_recall(folder: str) -> Rows:
     """Rows with the most steps of their model, at the first strength of guidance it has."""
-    from unmask.measures.runner import read_result
-
-    recalled = read_result(folder)
-    if recalled.measure.name != "recall":
-        raise UserError(
-            f"{folder} is a run of `unmask {recalled.measure.name}`: expected one of "
-            "`unmask recall`."
-        )
+    ((_, recalled),) = RunFolders("recall").read({"runs": [folder]}, CheckedSettings())
     rows = keep_last(recalled.rows(), "model")
     first = {model: own[0]["guidance"] for model, own in tidy.group_by(rows, "model").items()}
     return [row for row in rows if row["guidance"] == first[row["model"]]]

@@ -159,9 +159,12 @@ def digest_families(families: "Iterable[Family]") -> dict[str, Mapping[str, str]
 
 @dataclass(frozen=True)
 class ModelsAndData:
-    """Models, and data that `read` makes of a path or of Python objects: (data, source, digest)."""
+    """Models, and data that `read_data` makes of a path or of Python objects.
 
-    read_data: "Callable[[Any, Any, list[Family]], tuple[Any, str, str]]"
+    It gives the data, where they came from, and the values that their digest is made of.
+    """
+
+    read_data: "Callable[[Any, Any, list[Family]], tuple[Any, str, Iterable[object]]]"
     help: str
     is_required: bool = False
 
@@ -179,8 +182,8 @@ class ModelsAndData:
         families = parse_families(given["models"])
         if given.get("data") is None and self.is_required:
             raise UserError(f"no data were given: expected {self.help[0].lower()}{self.help[1:]}")
-        data, source, digest = self.read_data(given.get("data"), settings, families)
-        return ModelInputs(families, data, source, digest, device, dtype)
+        data, source, contents = self.read_data(given.get("data"), settings, families)
+        return ModelInputs(families, data, source, digest_values(contents), device, dtype)
 
 
 @dataclass(frozen=True)
@@ -209,8 +212,7 @@ class Questions:
         encoded = questions.encode_facts([fact for _, fact in facts], tokenizer)
         canvas = questions.choose_length(model, list(encoded.values()), length)
         for split, fact in facts:
-            columns: dict[str, Any] = {"split": split, "direction": fact.direction}
-            columns |= {"trained": fact.trained, "fact": fact.fact_id, "phrasing": fact.phrasing}
+            columns = {"split": split} | fact.columns
             yield columns, fact, encoded[fact].ids, encoded[fact].prompt_length, canvas
 
 
@@ -231,7 +233,7 @@ def name_splits(corpus: "Corpus", two_way: bool = False, far: bool = False) -> t
 
 def read_questions(
     data: Any, settings: Any, families: "list[Family]", two_way: bool = False, far: bool = False
-) -> tuple[Questions, str, str]:
+) -> tuple[Questions, str, list[object]]:
     """The splits that `settings` names (`splits`, `limit`, `controls`, as far as it has them).
 
     Where it names none, those of `name_splits`.
@@ -244,7 +246,7 @@ def read_questions(
     limit, controls = getattr(settings, "limit", None), getattr(settings, "controls", False)
     splits = choose_splits(corpus, names, limit, controls)
     # Canvases and controls may depend on facts that are not asked.
-    contents = digest_values([digest_splits(splits), *corpus.splits.items()])
+    contents = [digest_splits(splits), *corpus.splits.items()]
     return Questions(corpus, splits), corpus.source, contents
 
 

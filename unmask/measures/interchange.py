@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 class InterchangeSettings(StateSettings):
     """Which facts are asked, and what replaces the states of their subjects."""
 
+    filled = distinct = ("tokens",)
+
     splits: tuple[str, ...] = option((), "Splits of the recipients; all tests by default.")
     facts: int = option(30, "Recipients of each split.", least=2)
     phrasings: int = option(2, "Phrasings of each recipient.", least=1)
@@ -59,20 +61,15 @@ class InterchangeSettings(StateSettings):
     )
     seed: int = option(0, "Seed by which recipients and donors are paired.", least=0)
 
-    def _problems(self) -> Iterator[str]:
-        if not self.tokens or len(set(self.tokens)) < len(self.tokens):
-            yield f"'tokens' is {self.tokens}, expected last, all or both"
 
-
-def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any, str, str]:
+def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any, str, Any]:
     """The questions; the strangers are part of what is asked."""
-    from unmask.base.identity import digest_values
     from unmask.data.sources import read_asked
 
-    questions, source, digest = read_all_tests(data, settings, families)
+    questions, source, contents = read_all_tests(data, settings, families)
     if settings.strangers is not None:
-        digest = digest_values([digest, *read_asked(settings.strangers).splits.items()])
-    return questions, source, digest
+        contents += read_asked(settings.strangers).splits.items()
+    return questions, source, contents
 
 
 def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Job]:

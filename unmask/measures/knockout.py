@@ -57,6 +57,8 @@ LAYOUT = EffectLayout(group=GROUP, cell=CELL, start=(CLEAN, *NOWHERE), is_loss=T
 class KnockoutSettings(clean_runs.CleanRunSettings):
     """Which facts are asked, and which edges are cut where."""
 
+    filled = distinct = ("edges",)
+
     edges: tuple[str, ...] = option(
         (
             *("answer:subject", "answer:prompt", "answer:last", "answer:masks", "answer:answer"),
@@ -80,11 +82,6 @@ class KnockoutSettings(clean_runs.CleanRunSettings):
         "effect.",
         above=0,
     )
-
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        if not self.edges or len(set(self.edges)) < len(self.edges):
-            yield f"'edges' is {self.edges}, expected at least one, and none twice"
 
 
 def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:

@@ -51,8 +51,7 @@ class KnownsSettings(MachineSettings):
     )
 
 
-def _read(data: Any, settings: KnownsSettings, families: Any) -> "tuple[list[Known], str, str]":
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: KnownsSettings, families: Any) -> "tuple[list[Known], str, Any]":
     from unmask.evaluation.knowns import read_knowns
 
     if not isinstance(data, str | Path):
@@ -60,7 +59,7 @@ def _read(data: Any, settings: KnownsSettings, families: Any) -> "tuple[list[Kno
             f"the data are a {type(data).__name__}: expected the path of a JSON list of facts."
         )
     knowns = read_knowns(data, settings.limit)
-    return knowns, str(data), digest_values(knowns)
+    return knowns, str(data), knowns
 
 
 def list_jobs(inputs: ModelInputs, settings: KnownsSettings) -> Iterator[Job]:

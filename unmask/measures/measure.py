@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings
 from unmask.base.extras import require_extra
-from unmask.blocks.blocks import Section
+from unmask.blocks.blocks import ReportBlock, Section
 from unmask.measures.contract import Argument as Argument  # for a measure's file, with the rest
 from unmask.measures.contract import Described, InputSpec, Job, Summary, Tables
 from unmask.measures.contract import Rows as Rows
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unmask.measures.result import Result
-    from unmask.measures.stored import StoredResult
 
 S = TypeVar("S", bound=CheckedSettings)
 
@@ -82,8 +81,9 @@ class Measure(Generic[S]):
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
-    stored: "Sequence[StoredResult]" = ()
-    """Full-scale results that come with the package, for the page of a small study."""
+    draw_stored: Callable[[str], Sequence[ReportBlock]] | None = None
+    """What is shown of a full-scale result that comes with the package, given its file, on the
+    page of a small study; `unmask/assets/results/stored.yaml` lists them."""
 
     def __post_init__(self) -> None:
         assert self.comparison or (self.summarise and self.describe), f"{self.name} shows nothing"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
+from unmask.measures.inputs import ALL_TESTS, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
@@ -51,44 +51,13 @@ class AnswerCostSettings(QuestionSettings):
 
 def list_jobs(inputs: ModelInputs, settings: AnswerCostSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
-    return inputs.ask_each("nll", lambda model: score_names(model, inputs.data, settings.length))
+    from unmask.evaluation.costs import score_names
 
+    def ask(model: "Model") -> Iterator[dict[str, Any]]:
+        for row in score_names(model, list(inputs.data.encode(model, settings.length))):
+            yield row | {"asked": labels.ASKED[row["direction"]]}
 
-def score_names(
-    model: "Model", questions: Questions, length: int | None
-) -> Iterator[dict[str, Any]]:
-    """A row for each answer: nats of each of its tokens, given the prompt and alone."""
-    from unmask.evaluation.answers import Asked, score_answers
-    from unmask.evaluation.chain import Chain, score_alone
-    from unmask.evaluation.questions import require_tokenizer
-
-    tokenizer, facts = require_tokenizer(model), list(questions.encode(model, length))
-    canvas = facts[0][-1]
-    prompts = [Asked(ids[:at], [ids[at:]], []) for _, _, ids, at, _ in facts]
-    given = [scored[0].terms for scored in score_answers(model, prompts, canvas)]
-    # Phrasings share answers: each is scored alone once.
-    answers = list(dict.fromkeys(tuple(ids[at:]) for _, _, ids, at, _ in facts))
-    before = tokenizer.beginning
-    chains = [
-        Chain([*before, *answer], list(range(len(before), len(before) + len(answer))))
-        for answer in answers
-    ]
-    alone = dict(zip(answers, score_alone(model, chains, canvas), strict=True))
-    for (columns, fact, ids, at, _), terms in zip(facts, given, strict=True):
-        costs, costs_alone = ([-term for term in each] for each in (terms, alone[tuple(ids[at:])]))
-        yield columns | {
-            "asked": labels.ASKED[fact.direction],
-            "prompt": fact.prompt,
-            "completion": fact.completion,
-            "tokens": [tokenizer.decode([token]) for token in ids[at:]],
-            "nll": costs,
-            "nll_alone": costs_alone,
-            "nll_total": sum(costs),
-            "nll_per_token": sum(costs) / len(costs),
-            "nll_first": costs[0],
-            "nll_later": sum(costs[1:]) / (len(costs) - 1) if len(costs) > 1 else None,
-            "alone_per_token": sum(costs_alone) / len(costs),
-        }
+    return inputs.ask_each("nll", ask)
 
 
 def summarise(tables: Tables, settings: AnswerCostSettings) -> Summary:

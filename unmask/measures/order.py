@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,8 @@ from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import Summary, Tables, add_outcome, compare_means
 
 if TYPE_CHECKING:
-    from unmask.data.facts import Fact
-    from unmask.evaluation.order import Band, OrderPrompt
+    from unmask.evaluation.order import Band
 
-MOST_DOCUMENTS = 2_000
-"""Documents that say how frequent tokens are."""
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
 GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
@@ -69,74 +66,16 @@ class OrderSettings(SamplingSettings):
     words: int = option(16, "Of running text, how many words of a document are given.", least=1)
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Prompts by split, and what they come from."""
-
-    by_split: "dict[str, list[OrderPrompt]]"
-    facts: "list[Fact]"
-    """All facts of the splits: the canvas holds each of them."""
-    texts: list[str]
-    """They say how frequent tokens are: the training texts where the data have them."""
-
-
-def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, str]:
+def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Any, str, Any]:
     """The prompts of a corpus's splits, of facts, of a text file's lines or of running text."""
-    from unmask.base.identity import digest_values
-    from unmask.evaluation.order import OrderPrompt
-    from unmask.evaluation.questions import spread
+    from unmask.evaluation import order
 
-    if isinstance(data, str | Path) and _holds_texts(Path(data)):
-        return _read_texts(Path(data), settings)
+    if isinstance(data, str | Path) and order.holds_texts(Path(data)):
+        prompts = order.read_texts(Path(data), settings.words, settings.limit, settings.examples)
+        return prompts, str(data), prompts.texts
     questions, source, contents = read_questions(data, settings, families)
-    corpus, prompts = questions.corpus, dict[str, list[OrderPrompt]]()
-    for split in questions.splits:
-        # Fewer prompts are some of more: see `spread`.
-        examples = spread(corpus[split.name], min(settings.examples, len(split.facts)))
-        prompts[split.name] = [
-            OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
-            for fact in split.facts
-        ]
-    facts, has_train = [fact for name in prompts for fact in corpus[name]], "train" in corpus.splits
-    texts = corpus.training_texts() if has_train else [fact.text for fact in facts]
-    contents = digest_values([contents, *prompts.items(), *texts])
-    return Prompts(prompts, facts, texts), source, contents
-
-
-def _holds_texts(path: Path) -> bool:
-    """Whether a file has a prompt or a document on every line, which a file of facts has not."""
-    from unmask.base.reading import read_json_lines
-    from unmask.base.unpacking import strip_packing
-
-    if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
-        return path.suffix == ".txt"
-    _, first = next(iter(read_json_lines(path)), (0, {}))
-    return "text" in first and "subject" not in first
-
-
-def _read_texts(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
-    """Lines as prompts, or the beginnings of documents that go on for at least as long."""
-    from unmask.base.identity import digest_values
-    from unmask.base.reading import read_text
-    from unmask.data.text import read_documents
-    from unmask.evaluation.order import OrderPrompt
-
-    if path.suffix == ".txt":
-        texts = starts = [line for line in read_text(path).splitlines() if line.strip()]
-        split, noun, wanted = "prompts", "line", "line of text: expected a prompt on every line"
-    else:
-        texts = list(islice(read_documents([path]), MOST_DOCUMENTS))
-        words, least = [text.split() for text in texts], 2 * settings.words
-        starts = [" ".join(each[: settings.words]) for each in words if len(each) >= least]
-        split, noun = "running_text", "document"
-        wanted = f"document of {least} words: give fewer by --words, or longer documents"
-    if not starts:
-        raise UserError(f"{path} has no {wanted}.")
-    prompts = [
-        OrderPrompt(start, f"{noun}-{i}", None, i <= settings.examples)
-        for i, start in enumerate(starts[: settings.limit], start=1)
-    ]
-    return Prompts({split: prompts}, [], texts), str(path), digest_values(texts)
+    prompts = order.choose_order_prompts(questions.corpus, questions.splits, settings.examples)
+    return prompts, source, [*contents, *prompts.by_split.items(), *prompts.texts]
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:

@@ -61,6 +61,8 @@ PathRole = Literal["subject", "prompt", "last", "answer", "written", "masks"]
 class PathsSettings(clean_runs.CleanRunSettings):
     """Which facts are asked, and which paths are followed."""
 
+    filled = distinct = ("senders", "receivers")
+
     senders: tuple[PathRole, ...] = option(
         ("subject", "prompt", "last", "masks"),
         "Positions whose clean states are sent: subject, prompt (its other tokens), last (the "
@@ -84,13 +86,6 @@ class PathsSettings(clean_runs.CleanRunSettings):
         "Controls, sent in place of the subject's clean states: another fact's states, or the "
         "hidden states moved in a random direction by the same distance.",
     )
-
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        for name in ("senders", "receivers"):
-            roles = getattr(self, name)
-            if not roles or len(set(roles)) < len(roles):
-                yield f"{name!r} is {roles}, expected at least one role, and none twice"
 
 
 def _patch_step(at: clean_runs.PromptStep, settings: PathsSettings) -> Iterator[dict[str, Any]]:

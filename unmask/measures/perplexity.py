@@ -51,14 +51,14 @@ class PerplexitySettings(MachineSettings):
     )
 
 
-def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[str], str, str]:
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[str], str, Any]:
+    """The documents of a file, or of several from Python."""
     from unmask.evaluation.perplexity import cut_documents
-    from unmask.measures.texts import read_texts
+    from unmask.measures.texts import find_texts
 
-    documents, source = read_texts(data, families)
+    documents, source = find_texts(data, families)
     documents = cut_documents(documents, settings.limit)
-    return documents, source, digest_values(documents)
+    return documents, source, documents
 
 
 def list_jobs(inputs: ModelInputs, settings: PerplexitySettings) -> Iterator[Job]:

@@ -13,10 +13,10 @@ sets of as many texts (jackknife).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
@@ -30,10 +30,6 @@ from unmask.measures.settings import MachineSettings
 from unmask.measures.texts import OWN
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import GRAMS, cluster_ratio, cluster_rows, keep_shared
-
-if TYPE_CHECKING:
-    from unmask.evaluation.quality import DrawnText
-    from unmask.net.model import Model
 
 REAL = "real text"
 """The control's name, in the place of a sampler."""
@@ -67,6 +63,8 @@ TABLE = replace(
 class QualitySettings(MachineSettings):
     """Which texts are drawn, how, and who judges them."""
 
+    filled = ("steps", "samplers")
+
     judge: str = option(
         "", "A causal model that scores the texts; required. One that is kin to a model is refused."
     )
@@ -89,9 +87,6 @@ class QualitySettings(MachineSettings):
     def _problems(self) -> Iterator[str]:
         from unmask.evaluation.quality import parse_sampler
 
-        for name in ("steps", "samplers"):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one value"
         for text in self.samplers:
             try:
                 sampler = parse_sampler(text)
@@ -112,14 +107,13 @@ def check_judge(settings: QualitySettings) -> None:
     require_causal(settings.judge, parse_families([settings.judge])[0].paradigm)
 
 
-def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str], str, str]:
+def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str], str, Any]:
     """Pieces of documents, as many words as texts have tokens; as many as texts are drawn."""
-    from unmask.base.identity import digest_values
-    from unmask.measures.texts import read_texts
+    from unmask.measures.texts import find_texts
     from unmask.net.families import digest_model
 
     check_judge(settings)
-    documents, source = read_texts(data, families)
+    documents, source = find_texts(data, families)
     pieces = list[tuple[int, str]]()
     for document in documents:
         words = document.split()
@@ -133,20 +127,19 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
     pieces.sort(key=lambda piece: piece[0])  # the beginnings of all documents come first
     texts = [text for _, text in pieces[: settings.texts]]
     # Another judge may come to lie in the same place.
-    contents = digest_values([texts, *digest_model(settings.judge).items()])
-    return texts, source, contents
+    return texts, source, [texts, *digest_model(settings.judge).items()]
 
 
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
     """One part for each checkpoint, sampler and number of steps, and the control of each."""
-    from unmask.evaluation.quality import list_samplers
+    from unmask.evaluation import quality
     from unmask.net.families import digest_model
     from unmask.net.loading import load
 
     judge = cache(partial(load, settings.judge, inputs.device, settings.dtype))
     kinship = judge_kinship(inputs, settings.judge, digest_model(settings.judge))
     own = {
-        family.name: list_samplers(family.paradigm, settings.samplers, settings.steps)
+        family.name: quality.list_samplers(family.paradigm, settings.samplers, settings.steps)
         for family in inputs.families
     }
     if lacking := [name for name, pairs in own.items() if not pairs]:
@@ -157,40 +150,18 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
 
     def work(member: Member, sampler: str, steps: int | None) -> Mapping[str, Rows]:
         columns = member.columns | kinship[member.key] | {"sampler": sampler, "steps": steps}
-        drawn = list(_draw(inputs.load(member), inputs.data, settings, sampler, steps))
-        return {"quality": [columns | row for row in _judge_texts(drawn, judge())]}
+        model, documents, length = inputs.load(member), inputs.data, settings.length
+        if sampler == REAL:
+            drawn = quality.take_texts(model, documents, length)
+        else:
+            prompts = [" ".join(text.split()[: settings.words]) for text in documents]
+            drawn = quality.draw_texts(model, prompts, sampler, steps, length, settings.seed)
+        return {"quality": [columns | row for row in quality.assess_texts(list(drawn), judge())]}
 
     for member in inputs.members():
         control = [(REAL, None)] if settings.control else []
         for sampler, steps in [*control, *own[member.family.name]]:
             yield Job(f"{member.key}-{sampler}-{steps}", partial(work, member, sampler, steps))
-
-
-def _draw(
-    model: "Model", documents: Sequence[str], settings: QualitySettings, sampler: str, steps: Any
-) -> "Iterable[DrawnText]":
-    from unmask.evaluation.quality import DrawnText, draw_texts
-    from unmask.evaluation.questions import require_tokenizer
-
-    if sampler != REAL:
-        prompts = [" ".join(text.split()[: settings.words]) for text in documents]
-        return draw_texts(model, prompts, sampler, steps, settings.length, settings.seed)
-    tokenizer = require_tokenizer(model)
-    rows = [ids[: settings.length - 1] for ids in tokenizer.encode_documents(list(documents))]
-    return [DrawnText(tokenizer.decode(ids), ids, 0) for ids in rows]
-
-
-def _judge_texts(drawn: "Sequence[DrawnText]", judge: "Model") -> Iterator[dict[str, Any]]:
-    """A row for each text: what drawing it took, what it costs the judge, how varied it is."""
-    from unmask.evaluation.quality import find_text_entropy, judge_texts
-
-    costs = judge_texts(judge, [each.text for each in drawn])
-    for number, (each, cost) in enumerate(zip(drawn, costs, strict=True)):
-        row: dict[str, Any] = {"calls": each.calls, "flops": each.flops, "fact": str(number)}
-        row |= {"text": each.text, "tokens": len(each.tokens), "nll": cost.nll}
-        row |= {"judge_tokens": cost.tokens}
-        row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
-        yield row | {"entropy": find_text_entropy(each.tokens)}
 
 
 def summarise(tables: Tables, settings: QualitySettings) -> Summary:

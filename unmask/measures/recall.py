@@ -42,7 +42,7 @@ from unmask.measures.recall_summary import is_asked, name_base, summarise
 from unmask.measures.recall_texts import judge_kept
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.stored import StoredResult, read_csv_rows
+from unmask.measures.stored import read_csv_rows
 
 if TYPE_CHECKING:
     from unmask.evaluation.questions import Split
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class RecallSettings(SamplingSettings):
     """How texts are drawn, and what they are held against."""
+
+    filled = ("steps", "guidance")
 
     steps: tuple[int, ...] = option(
         (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1, most=1_000_000
@@ -77,12 +79,6 @@ class RecallSettings(SamplingSettings):
         super().__post_init__()
         if len(self.strengths) == 1:  # recorded as a number, as runs always were
             object.__setattr__(self, "guidance", self.strengths[0])
-
-    def _problems(self) -> Iterator[str]:
-        if not self.steps:
-            yield "'steps' is empty, expected at least one number of steps"
-        if not self.strengths:
-            yield "'guidance' is empty, expected at least one number"
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -192,25 +188,6 @@ def _draw_stored(file: str) -> list[ReportBlock]:
     return [draw_curves(sorted(cells, key=lambda cell: splits.index(cell["split"])))]
 
 
-STORED = (
-    StoredResult(
-        "recall.csv",
-        "shipped",
-        "300 prompts about 30 facts each way of asking, three training seeds, of which the "
-        "first is shipped, on one GPU.",
-        "unmask recall reversal-mdm reversal-ar --guidance 0.8",
-        _draw_stored,
-    ),
-    StoredResult(
-        "recall-berglund.csv",
-        "pretrained",
-        "300 prompts about 30 facts each way of asking, three openings with three fine-tunings "
-        "each, guidance 0.8, on one GPU. The twin read the same text before.",
-        "make paper STAGE=recall",
-        _draw_stored,
-    ),
-)
-
 MEASURE = Measure(
     name="recall",
     title="What is recalled",
@@ -223,7 +200,7 @@ MEASURE = Measure(
     describe=describe_recall,
     method=__doc__,
     pool=pool,
-    stored=STORED,
+    draw_stored=_draw_stored,
     stages=[
         Stage(
             sizes={

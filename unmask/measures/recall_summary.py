@@ -6,7 +6,8 @@ rule that is told first of a way of asking: content of descriptions, contained o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, takewhile
+from itertools import combinations
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.tables import find_row_groups, list_rows
@@ -191,15 +192,10 @@ def _choose_rules(rows: Rows) -> list[str]:
 
 def name_template(prompts: Sequence[str]) -> str:
     """What all prompts of a phrasing have in common, "…" for what differs."""
-    one, other = min(prompts), max(prompts)
     turned = [prompt[::-1] for prompt in prompts]
-    begin, end = _find_common(one, other), _find_common(min(turned), max(turned))[::-1]
+    # Letter by letter, which is what the rule warns of.
+    begin, end = commonprefix(prompts), commonprefix(turned)[::-1]  # noqa: RUF071
     return begin if begin == end else f"{begin.strip()} … {end.strip()}".strip()
-
-
-def _find_common(one: str, other: str) -> str:
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return "".join(letter for letter, _ in same)
 
 
 def _cluster(rows: Rows, rules: list[str]) -> HitClusters:

@@ -4,7 +4,6 @@ Runs write these columns with their rows; those of earlier versions kept the tex
 judged when they are read. Answers are told apart by the facts that the table asks about.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unmask.measures.recall_summary import is_asked
@@ -12,58 +11,38 @@ from unmask.measures.recall_summary import is_asked
 if TYPE_CHECKING:
     import pyarrow
 
-    from unmask.evaluation.contents import Contents
-
-Answered = tuple[str, str, str]
-"""What is given, the true answer, and what was written."""
-
 
 def judge_kept(table: "pyarrow.Table") -> "pyarrow.Table":
     """The table with `plain`, `content`, `surname` and `first_name`, where it kept texts alone."""
     import pyarrow
 
+    from unmask.evaluation.contents import gather_contents, judge_contents
     from unmask.evaluation.metrics import has_first_name, has_surname, is_contained_plainly
 
     if "content" in table.column_names:
         return table
-    columns = (table[name].to_pylist() for name in ("direction", "completion", "generation"))
-    texts: list[Answered] = list(zip(*columns, strict=True))
-    distinct = list(dict.fromkeys(texts))
-    says = _judge_contents(distinct, list_contents(table))
-    judged: dict[str, Mapping[Answered, bool | None]] = {
-        "plain": {each: is_contained_plainly(each[2], each[1]) for each in distinct},
-        "content": says,
-    }
-    for name, rule in (("surname", has_surname), ("first_name", has_first_name)):
-        judged[name] = {each: rule(each[2], each[1]) if each[0] == "d2p" else None
-                        for each in distinct}  # fmt: skip
-    for name, values in judged.items():
-        column = pyarrow.array([values[each] for each in texts], pyarrow.bool_())
-        table = table.append_column(name, column)
-    return table
-
-
-def list_contents(table: "pyarrow.Table") -> "dict[str, Contents]":
-    """By what is given, every form of each fact's answer, once for each prompt that asks for it."""
-    from unmask.evaluation.contents import Contents
-
+    # 1. By what is given, every form of each answer, once for each prompt that asks for it.
     names = ("split", "direction", "fact", "prompt", "completion")
     rows = dict.fromkeys(zip(*(table[name].to_pylist() for name in names), strict=True))
-    forms: dict[str, dict[str, list[str]]] = {}
-    for split, direction, fact, _, completion in rows:
-        if is_asked(split):
-            forms.setdefault(direction, {}).setdefault(fact, []).append(completion)
-    return {direction: Contents(answers) for direction, answers in forms.items()}
-
-
-def _judge_contents(
-    texts: Sequence[Answered], answers: "Mapping[str, Contents]"
-) -> dict[Answered, bool]:
-    """Whether each text says the answer it is held against; never one that is no fact's."""
-    judged = dict.fromkeys(texts, False)
-    for direction, contents in answers.items():
-        own = [(each, contents.find(each[1])) for each in texts if each[0] == direction]
-        known = [(each, fact) for each, fact in own if fact is not None]
-        says = contents.says([each[2] for each, _ in known], [fact for _, fact in known])
-        judged |= {each: bool(is_said) for (each, _), is_said in zip(known, says, strict=True)}
-    return judged
+    answers = ((way, fact, answer) for split, way, fact, _, answer in rows if is_asked(split))
+    contents = gather_contents(answers)
+    # 2. What each different text says, of the answer that it is held against.
+    columns = (table[name].to_pylist() for name in ("direction", "completion", "generation"))
+    texts: list[tuple[str, str, str]] = list(zip(*columns, strict=True))
+    distinct = list(dict.fromkeys(texts))
+    facts = (contents[way].find(answer) if way in contents else None for way, answer, _ in distinct)
+    triples = [(way, fact, text) for fact, (way, _, text) in zip(facts, distinct, strict=True)]
+    judged = {}
+    for each, is_said in zip(distinct, judge_contents(contents, triples), strict=True):
+        way, answer, text = each
+        judged[each] = {
+            "plain": is_contained_plainly(text, answer),
+            "content": is_said,
+            "surname": has_surname(text, answer) if way == "d2p" else None,
+            "first_name": has_first_name(text, answer) if way == "d2p" else None,
+        }
+    # 3. A column of each.
+    for name in ("plain", "content", "surname", "first_name"):
+        column = pyarrow.array([judged[each][name] for each in texts], pyarrow.bool_())
+        table = table.append_column(name, column)
+    return table

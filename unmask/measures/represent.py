@@ -56,6 +56,7 @@ class RepresentSettings(GroupSettings):
     """Which facts are looked into at which layers, and how values are searched for."""
 
     renamed: ClassVar[Mapping[str, str]] = {"steps": "search_steps"}
+    filled = ("directions", "readings")
 
     layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
     trace: tuple[str, ...] = option(
@@ -104,10 +105,6 @@ class RepresentSettings(GroupSettings):
     def _problems(self) -> Iterator[str]:
         if self.trace and self.layer != "auto":
             yield f"'layer' is {self.layer!r}, and 'trace' chooses one as well: leave one out"
-        yield from super()._problems()
-        for name in ("directions", "readings"):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one"
         if self.objective in OBJECTIVES:
             try:
                 _ = self.extraction
@@ -126,8 +123,7 @@ class ChosenFacts:
     """What prefixes are cut from."""
 
 
-def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, str]:
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, Any]:
     from unmask.base.reading import read_text
     from unmask.representation.extraction import choose_group_facts, gather_phrasings
 
@@ -145,7 +141,7 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[Chosen
         contents.append(runs.record())
         traces = [result.summary["averages"] for _, result in runs]
     facts = ChosenFacts(chosen, phrasings, traces, lines)
-    return facts, corpus.source, digest_values(contents)
+    return facts, corpus.source, contents
 
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:

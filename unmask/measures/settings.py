@@ -1,6 +1,6 @@
 """Settings that several measures share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -41,15 +41,13 @@ class StateSettings(MachineSettings):
 class GroupSettings(StateSettings):
     """Which facts are looked into, by how they were trained."""
 
+    filled = ("groups",)
+
     groups: tuple[str, ...] = option(
         ("p2d", "d2p", "both"),
         "Facts by the direction they were trained in; one's own facts are one group.",
         choices=lambda: ("p2d", "d2p", "both"),
     )
-
-    def _problems(self) -> Iterator[str]:
-        if not self.groups:
-            yield "'groups' is empty, expected at least one"
 
 
 @dataclass(frozen=True, kw_only=True)

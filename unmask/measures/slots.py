@@ -21,7 +21,7 @@ the slot show that the answers differ there, not that what these are read from i
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from unmask.measures.result import Result
 from unmask.measures.settings import GroupSettings
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 from unmask.results.summaries import add_outcome
-
-if TYPE_CHECKING:
-    from unmask.data.facts import Fact
 
 PAIRS = {
     "reversal": "one fact, both directions",
@@ -85,20 +82,18 @@ class SlotSettings(GroupSettings):
     seed: int = option(0, "Seed of the pairings.", least=0)
 
 
-def _read(data: Any, settings: SlotSettings, families: Any) -> tuple[Any, str, str]:
-    from unmask.base.identity import digest_values
+def _read(data: Any, settings: SlotSettings, families: Any) -> tuple[Any, str, Any]:
+    from unmask.data.facts import gather_prompts
     from unmask.representation.extraction import find_groups
 
     corpus, groups = find_corpus(data, families), {}
     for group, splits in find_groups(corpus, settings.groups).items():
         facts = [fact for split in splits for fact in corpus[split]]
         people = list(dict.fromkeys(fact.fact_id for fact in facts))[: settings.facts]
-        prompts: dict[tuple[str, str], list[Fact]] = {}
-        for fact in facts:
-            prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
-        chosen = [same[: settings.phrasings] for (who, _), same in prompts.items() if who in people]
+        prompts = gather_prompts(facts).items()
+        chosen = [same[: settings.phrasings] for (who, _), same in prompts if who in people]
         groups[group] = [fact for same in chosen for fact in same]
-    return groups, corpus.source, digest_values(list(groups.values()))
+    return groups, corpus.source, groups.values()
 
 
 def list_jobs(inputs: ModelInputs, settings: SlotSettings) -> Iterator[Job]:

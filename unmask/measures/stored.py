@@ -1,32 +1,16 @@
-"""Full-scale results that come with the package, to stand beside what a small study leaves open.
+"""Reads full-scale results that come with the package, for a measure's `draw_stored`.
 
-A measure names its own (`Measure.stored`), and how each is drawn; they lie in
-`unmask/assets/results`, written by `tools/store_results.py`.
+They lie in `unmask/assets/results`, written by `tools/store_results.py`; `unmask/report/stored.py`
+shows them beside what a small study leaves open.
 """
 
 import csv
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import Any
 
-from unmask.blocks.blocks import ReportBlock
 from unmask.measures.result import Result
-
-
-@dataclass(frozen=True)
-class StoredResult:
-    """A result under `unmask/assets/results`, how it was made, and how it is read."""
-
-    file: str
-    pair: str
-    about: str
-    command: str
-    """As one would make it today."""
-    read: Callable[[str], list[ReportBlock]]
-    version: str = "0.2"
-    """The version of this package with whose weights it was made."""
 
 
 def read_csv_rows(file: str, counts: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from unmask.measures import symmetry_section as section
 from unmask.measures.inputs import RunFolders, RunInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage
 from unmask.measures.represent import stack_vectors
-from unmask.measures.stored import StoredResult, read_csv_rows
+from unmask.measures.stored import read_csv_rows
 from unmask.representation.likeness import LIKENESSES, NEEDED_FACTS, OVERLAP
 from unmask.results.summaries import Summary, Tables, add_outcome, name_outcome, subtract_clusters
 
@@ -214,23 +214,6 @@ def _draw_stored(file: str) -> list[ReportBlock]:
     return [section.draw_measures([row | {"is_shown": True} for row in rows])]
 
 
-BEST = "the one where values find their keys best."
-STORED = (
-    StoredResult(
-        "symmetry.csv",
-        "shipped",
-        f"30 facts of each group; of the layers that were kept, {BEST}",
-        "make paper STAGE=symmetry-shipped",
-        _draw_stored,
-    ),
-    StoredResult(
-        "symmetry-berglund.csv",
-        "pretrained",
-        f"30 facts of each group, one training of each model; of five layers {BEST}",
-        "make paper STAGE=symmetry",
-        _draw_stored,
-    ),
-)
 MEASURE = Measure(
     name="symmetry",
     title="Do keys and values mirror each other?",
@@ -242,6 +225,6 @@ MEASURE = Measure(
     summarise=summarise,
     describe=section.describe,
     method=__doc__,
-    stored=STORED,
+    draw_stored=_draw_stored,
     stages=[Stage(sizes={"quick": {"permutations": 199, "tests": 9999}})],
 )

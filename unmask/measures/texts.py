@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 OWN = "by default statements of the corpus of a shipped model, in phrasings that training kept out."
 
 
-def read_texts(data: Any, families: "list[Family]") -> tuple[list[str], str]:
+def find_texts(data: Any, families: "list[Family]") -> tuple[list[str], str]:
     """The documents of a file, or of several from Python, and what to call them.
 
     Without any they are statements like those that a shipped model was trained on: texts of another

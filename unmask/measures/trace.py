@@ -40,7 +40,7 @@ from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_tables
-from unmask.measures.stored import StoredResult, open_stored_run
+from unmask.measures.stored import open_stored_run
 from unmask.measures.trace_effects import add_outcomes
 from unmask.measures.trace_section import describe, draw_roles, state_groups
 from unmask.measures.trace_summary import summarise
@@ -234,24 +234,6 @@ def _draw_stored(folder: str) -> list[ReportBlock]:
         return [finding, draw_roles(summary["averages"], settings)]
 
 
-STORED = (
-    StoredResult(
-        "tracing",
-        "shipped",
-        "20 recalled facts each way of asking, the mean embedding in the subject's place at "
-        "the first step, all positions of a role restored together.",
-        "make paper STAGE=mechanism-shipped",
-        _draw_stored,
-    ),
-    StoredResult(
-        "tracing-berglund",
-        "pretrained",
-        "29 to 32 recalled facts each way of asking, the mean embedding in the subject's place "
-        "at the first step; each model trained twice, the groups of facts swapped.",
-        "make paper STAGE=tracing",
-        _draw_stored,
-    ),
-)
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
 _LAPTOP: dict[str, Any] = _FULL | {"facts": 8, "samples": 1, "corruption": "mean"}
 _QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
@@ -276,7 +258,7 @@ MEASURE = Measure(
     describe=describe,
     method=__doc__,
     pool=pool,
-    stored=STORED,
+    draw_stored=_draw_stored,
     stages=[
         Stage(sizes=_SIZES),
         Stage("trace-steps", "diffusion", {"quick": _MASKS, "laptop": None, "full": _FULL}),

@@ -70,12 +70,14 @@ class Family:
     def read_shipped_recipe(self) -> dict[str, Any] | None:
         """How the corpus of a shipped model was made; None for any other model."""
         first = self.members[0]
-        name = first.name if isinstance(first, Model) else first
-        folder = shipped_models().get(name)
-        if folder is None:
-            return None
-        recipe = folder / RECIPE
-        return parse_yaml(read_text(recipe), str(recipe))["data"]
+        recipe = find_shipped_recipe(first.name if isinstance(first, Model) else first)
+        return None if recipe is None else recipe["data"]
+
+
+def find_shipped_recipe(name: str) -> dict[str, Any] | None:
+    """The recipe that a model of this name was trained by; None for one that is not shipped."""
+    folder = shipped_models().get(name)
+    return None if folder is None else parse_yaml(read_text(folder / RECIPE), f"{folder}/{RECIPE}")
 
 
 def _find_start(member: str | Model) -> tuple[str, ...] | None:

@@ -1,16 +1,40 @@
-"""The section of a small study with the full-scale results of its measure beside it."""
+"""The section of a small study with the full-scale results of its measure beside it.
 
-from dataclasses import replace
+`unmask/assets/results/stored.yaml` lists them by measure, which says how one is drawn.
+"""
+
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 
+from unmask.base.reading import parse_yaml
 from unmask.blocks.blocks import DotPanel, Figure, Fold, MapPanel, Section, Stored, Text
-from unmask.measures.stored import StoredResult
-from unmask.measures.table import list_measures
+from unmask.measures.measure import Measure
+from unmask.measures.table import find_measure, list_measures
 
 PAIRS = {
     "shipped": "The shipped pair.",
     "pretrained": "The pair made from SmolLM2-135M, on Berglund's facts.",
 }
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A result under `unmask/assets/results`, and how it was made."""
+
+    file: str
+    pair: str
+    about: str
+    command: str
+    """As one would make it today."""
+    version: str = "0.2"
+    """The version of this package with whose weights it was made."""
+
+
+def list_stored(measure: str) -> list[StoredResult]:
+    """The results of a measure, the shipped pair's first."""
+    text = files("unmask.assets").joinpath("results", "stored.yaml").read_text("utf-8")
+    return [StoredResult(**each) for each in parse_yaml(text, "stored.yaml").get(measure, ())]
 
 
 def add_stored(section: Section) -> Section:
@@ -20,10 +44,10 @@ def add_stored(section: Section) -> Section:
     where the two figures do not show the same rows in the same unit it is folded away.
     """
     measure = list_measures().get(section.name)
-    results = () if measure is None else tuple(measure.stored)
-    if not results or all(finding.is_clear for finding in section.findings):
+    is_clear = all(finding.is_clear for finding in section.findings)
+    if measure is None or measure.draw_stored is None or is_clear:
         return section
-    blocks, stored = list(section.blocks), _read_stored(results)
+    blocks, stored = list(section.blocks), _read_stored(section.name)
     at = next((i for i, b in enumerate(blocks, 1) if isinstance(b, Figure)), len(blocks))
     drawn = [b for b in (*blocks[:at], *stored.blocks) if isinstance(b, Figure)]
     if len(drawn) == 2 and _describe_axes(drawn[0]) == _describe_axes(drawn[1]):
@@ -45,18 +69,20 @@ def _describe_axes(figure: Figure) -> object:
 
 
 @cache
-def _read_stored(results: tuple[StoredResult, ...]) -> Stored:
-    first, *others = map(_read_result, results)
+def _read_stored(name: str) -> Stored:
+    measure = find_measure(name)
+    first, *others = (_read_result(measure, each) for each in list_stored(name))
     folds = [Fold(each.title, [Text(each.note), *each.blocks]) for each in others]
     return replace(first, blocks=[*first.blocks, *folds])
 
 
-def _read_result(result: StoredResult) -> Stored:
+def _read_result(measure: Measure, result: StoredResult) -> Stored:
+    assert measure.draw_stored is not None
     # Figures of one section need names of their own; the caption is that of the figure beside it.
     own = {"name": f"stored-{result.pair}", "caption": ""}
     blocks = [
         replace(block, **own) if isinstance(block, Figure) else block
-        for block in result.read(result.file)
+        for block in measure.draw_stored(result.file)
     ]
     note = f"{result.about} Stored by version {result.version}; made again by `{result.command}`."
     return Stored(PAIRS[result.pair], note, blocks)

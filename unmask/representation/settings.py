@@ -28,6 +28,8 @@ class Extraction(CheckedSettings):
     (0.5, ('', 'One day'))
     """
 
+    filled = ("revealed",)
+
     kl: float = option(1.0, "Weight of what else is said of the subject (KL).", least=0)
     norm: float = option(0.0, "Weight of the norm term.", least=0)
     kl_read: Literal["subject", "last"] = option(
@@ -79,8 +81,6 @@ class Extraction(CheckedSettings):
             return math.nan
 
     def _problems(self) -> Iterator[str]:
-        if not self.revealed:
-            yield "'revealed' is empty, expected at least one share"
         if self.stop not in ("steps", "rome") and not 0 < (self.target or 0) < 1:
             yield f"'stop' is {self.stop!r}, expected steps, rome or p=0.9 (any probability)"
 

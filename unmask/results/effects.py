@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -350,18 +349,16 @@ def compare_shares(
     alike in every one.
     """
     at = layout.cell.index(over)
-    layers: dict[GroupKey, dict[Any, dict[int, dict[str, float]]]] = {}
+    layers: dict[GroupKey, dict[Any, dict[CellKey, dict[str, float]]]] = {}
     means: dict[GroupKey, dict[Any, dict[str, float]]] = {}
     for group, panel in panels.items():
-        layers[group], means[group], shares = {}, {}, panel.share(total)
+        layers[group], shares = {}, panel.share(total)
         # 1. Of each group [facts × cells], the shares of its total effect, by key and layer.
         for cell in shares.cells:
             if cell != total and (values := shares.read(cell)):
-                layers[group].setdefault(cell[:at], {})[cell[at]] = values
+                layers[group].setdefault(cell[:at], {})[cell] = values
         # 2. Their means over layers, of the facts that every layer has.
-        for key, by_layer in layers[group].items():
-            facts = sorted(set.intersection(*map(set, by_layer.values())))
-            means[group][key] = {f: fmean(x[f] for x in by_layer.values()) for f in facts}
+        means[group] = {key: shares.average([*own]) for key, own in layers[group].items()}
     # 3. The difference is of these means; to be alike, each layer must be within the margin.
     for where, one, other in pair_groups(panels, layout.group):
         for key, difference in compare_sides(means[one], means[other], seed).items():

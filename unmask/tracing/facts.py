@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
-from unmask.data.facts import Fact, place_subject, tokenize_fact
+from unmask.data.facts import Fact, gather_prompts, place_subject, tokenize_fact
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.words import put_space
 from unmask.evaluation.questions import require_tokenizer
@@ -64,12 +64,9 @@ def choose_facts(facts: Sequence[Fact], number: int, phrasings: int) -> list[Fac
 
     One fact after the other starts at the next phrasing, so that no phrasing stands for all facts.
     """
-    prompts: dict[tuple[str, str], list[Fact]] = {}
-    for fact in facts:
-        prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
     return [
         same[(i + j) % len(same)]
-        for i, same in enumerate(list(prompts.values())[:number])
+        for i, same in enumerate(list(gather_prompts(facts).values())[:number])
         for j in range(min(phrasings, len(same)))
     ]
 
@@ -138,8 +135,7 @@ def trace_fact(
     """
     import pyarrow
 
-    keys = {**keys, "fact": fact.fact_id}
-    keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+    keys = {**keys, **fact.columns}
     texts = {name: getattr(fact, name) for name in ("subject", "object", "prompt", "completion")}
     record = {
         **keys,

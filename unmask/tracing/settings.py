@@ -69,6 +69,9 @@ class Tracing(CheckedSettings):
     (('first',), 'mean_field')
     """
 
+    filled = ("parts", "at")
+    distinct = ("parts", "windows")
+
     corruption: str | Corruption | Callable[..., Any] = option(
         "mean",
         "How the subject is hidden: mean (the mean embedding), gaussian, uniform or rome noise, "
@@ -174,10 +177,6 @@ class Tracing(CheckedSettings):
         return super().to_record() | own
 
     def _problems(self) -> Iterator[str]:
-        if not self.parts or len(set(self.parts)) < len(self.parts):
-            yield f"'parts' is {self.parts}, expected at least one, and none twice"
-        if len({*self.windows}) < len(self.windows):
-            yield f"'windows' is {self.windows}, expected no number of layers twice"
         yield from check_steps(self.at)
         if self.mode in ("zero", "mean") and any(part in NOT_REPLACED for part in self.parts):
             yield f"'mode' is {self.mode}, which is not for the parts {', '.join(NOT_REPLACED)}"
@@ -189,8 +188,6 @@ class Tracing(CheckedSettings):
 
 def check_steps(at: Sequence[str | int]) -> Iterator[str]:
     """What is wrong with the steps that are asked for."""
-    if not at:
-        yield "'at' is empty, expected at least one step"
     for step in at:
         if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
             yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"

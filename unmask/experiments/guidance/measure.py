@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 class GuidanceSettings(MachineSettings):
     """Which ways are compared at how many passes, on how many texts."""
 
+    filled = ("passes",)
+
     passes: tuple[int, ...] = option((96,), "Network passes that each text may take.", least=6)
     strengths: tuple[float, ...] = option(
         (1.0, 4.0, 16.0), "Strengths of guidance by the classifier, also by rates.", above=0
@@ -71,8 +73,6 @@ class GuidanceSettings(MachineSettings):
             read_judged(self.judged)
         except UserError as error:
             yield str(error).removesuffix(".")
-        if not self.passes:
-            yield "'passes' is empty, expected at least one number"
 
 
 def list_ways(settings: GuidanceSettings) -> "list[Way]":
@@ -89,9 +89,8 @@ def list_ways(settings: GuidanceSettings) -> "list[Way]":
     ]
 
 
-def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tuple[Any, str, str]:
+def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tuple[Any, str, Any]:
     """The corpus of biographies; both halves must have both classes."""
-    from unmask.base.identity import digest_values
     from unmask.measures.inputs import find_corpus
     from unmask.net.families import digest_model
 
@@ -99,7 +98,7 @@ def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tu
     halves = [list_labelled(corpus, split) for split in ("train", "judge")]
     # Another scorer may come to lie in the same place.
     scorer = {} if settings.scorer is None else digest_model(settings.scorer)
-    return corpus, corpus.source, digest_values([*map(str, halves), *scorer.items()])
+    return corpus, corpus.source, [*map(str, halves), *scorer.items()]
 
 
 def list_jobs(inputs: ModelInputs, settings: GuidanceSettings) -> Iterator[Job]:

@@ -35,6 +35,8 @@ MOST_DOCUMENTS = 2_000
 class MendingSettings(MachineSettings):
     """How many errors are planted, and how many calls there are to mend them."""
 
+    filled = ("shares", "calls")
+
     texts: int = option(64, "Texts that errors are planted into.", least=2)
     length: int = option(128, "Tokens of a text.", least=8)
     shares: tuple[float, ...] = option(
@@ -43,18 +45,12 @@ class MendingSettings(MachineSettings):
     calls: tuple[int, ...] = option((8, 32), "Network calls of a correction.", least=2, most=10**6)
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
 
-    def _problems(self) -> Iterator[str]:
-        for name in ("shares", "calls"):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one value"
 
+def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, Any]:
+    from unmask.measures.texts import find_texts
 
-def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, str]:
-    from unmask.base.identity import digest_values
-    from unmask.measures.texts import read_texts
-
-    documents, source = read_texts(data, families)
-    return documents[:MOST_DOCUMENTS], source, digest_values(documents[:MOST_DOCUMENTS])
+    documents, source = find_texts(data, families)
+    return documents[:MOST_DOCUMENTS], source, documents[:MOST_DOCUMENTS]
 
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:

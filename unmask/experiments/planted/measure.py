@@ -52,6 +52,8 @@ SPAN = 2
 class PlantedSettings(MachineSettings):
     """What is planted where and when, and how the answers are sampled."""
 
+    filled = ("shapes", *AXES.values())
+
     counts: tuple[int, ...] = option(
         (4, 1, 2), "Numbers of planted tokens; the first is used in all other sweeps.", least=1
     )
@@ -91,9 +93,6 @@ class PlantedSettings(MachineSettings):
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        for name in ("shapes", *AXES.values()):
-            if not getattr(self, name):
-                yield f"{name!r} is empty, expected at least one value"
         if self.starts and self.starts[0]:
             yield f"'starts' begins with {self.starts[0]}, expected 0, which causal models take"
         if self.at_steps and max(self.at_steps) > self.steps:
@@ -155,9 +154,8 @@ def list_planted_cells(settings: PlantedSettings, is_causal: bool = False) -> li
 
 def _read(
     data: Any, settings: PlantedSettings, families: "list[Family]"
-) -> tuple[list["Resident"], str, str]:
+) -> tuple[list["Resident"], str, Any]:
     """The people of a sealed corpus."""
-    from unmask.base.identity import digest_values
     from unmask.experiments.planted.corpus import list_residents
     from unmask.measures.inputs import find_corpus
 
@@ -165,7 +163,7 @@ def _read(
     residents, most = list_residents(corpus), settings.people
     sealed, open_ = ([each for each in residents if each.is_sealed == side] for side in (1, 0))
     residents = [*sealed[:most], *open_[:most]]
-    return residents, corpus.source, digest_values(residents)
+    return residents, corpus.source, residents
 
 
 def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:

@@ -1,11 +1,12 @@
-"""The work of the measure `edit` on one checkpoint: edits, controls, answers, shares.
+"""Edits of one checkpoint, examined: edits, controls, answers, shares.
 
 All requests of a part are searched in one batch and, on an accelerator, asked in one; questions
 without an edit are asked once. What stays one by one are statements that are learned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
@@ -16,30 +17,45 @@ from unmask.editing.editor import edit_each
 from unmask.editing.moments import Moments, moments
 from unmask.editing.outcomes import Change, Examination, Reply
 from unmask.editing.requests import EditRequest, find_recalled, make_requests
+from unmask.editing.settings import EditWorkSettings
 from unmask.editing.sharing import compare_directions, list_prompts, probe_directions, read_shares
 from unmask.evaluation.metrics import is_contained
 from unmask.net.model import Model
 from unmask.representation.prompts import make_prefixes
 
-if TYPE_CHECKING:
-    from unmask.measures.edit import EditData, EditSettings
-
 SWAPS: tuple[Swap, ...] = ("key", "delta")
 SEARCH = ("method", "ridge", "null_share", "reveal", "search_steps", "lr", "clamp", "kl")
-SEARCH += ("bare_weight", "length", "seed")
+SEARCH += ("bare_weight", "seed")
 FOUND = ("nll_before", "nll", "relative_distance", "stopped", "diverged")
 WRITTEN = ("said_before", "said_after", "text_before", "text_after")
 NO_TEXT = {"text_kl": None, "text_bits_before": None, "text_bits_after": None}
+
+
+@dataclass(frozen=True)
+class EditData:
+    """What is edited, texts to gather moments on, and texts on which nothing should change."""
+
+    requests: list[EditRequest]
+    texts: list[str]
+    other_texts: list[str]
+    corpus: Corpus | None = None
+    """Where requests come from; a file of requests has none."""
 
 
 class EditWork:
     """The edits of one model: what they share is read off it first, the same in every process."""
 
     def __init__(
-        self, model: Model, layers: tuple[int, ...], data: "EditData", settings: "EditSettings"
+        self,
+        model: Model,
+        layers: tuple[int, ...],
+        data: EditData,
+        settings: EditWorkSettings,
+        groups: tuple[str, ...],
+        length: int | None,
     ):
         self.model, self.layers, self.settings = model, layers, settings
-        steps, length, seed = settings.steps, settings.length, settings.seed
+        self.groups, self.length, steps, seed = groups, length, settings.steps, settings.seed
         self.other_layers = self._draw_layer() if "layer" in settings.controls else ()
         self.requests = self._find_requests(data)
         self.examination = Examination(model, self.requests, steps, length, settings.write_all)
@@ -49,7 +65,7 @@ class EditWork:
         self.probes: dict[tuple[str, str], float] = {}
         if data.corpus is not None:
             facts = [request.fact.fact_id for request in self.requests]
-            prompts = list_prompts(data.corpus, settings.groups, facts)
+            prompts = list_prompts(data.corpus, groups, facts)
             self.probes = probe_directions(model, prompts, layers[-1], length)
         others, rows = data.other_texts, settings.text_rows
         self.text = UnrelatedText(model, others, rows, seed) if others else None
@@ -66,14 +82,15 @@ class EditWork:
             )
         return (python_stream(self.settings.seed, "layer").choice(others),)
 
-    def _find_requests(self, data: "EditData") -> list[EditRequest]:
+    def _find_requests(self, data: EditData) -> list[EditRequest]:
         """The requests that were given, or those about facts that the model recalls."""
         settings, name = self.settings, self.model.name
         if not settings.recalled:
             return data.requests
         assert data.corpus is not None
-        where = data.corpus, settings.groups, settings.steps, settings.length
-        requests = choose_requests(data.corpus, settings, find_recalled(self.model, *where))
+        where = data.corpus, self.groups, settings.steps, self.length
+        known = find_recalled(self.model, *where)
+        requests = choose_requests(data.corpus, settings, self.groups, known)
         if len(requests) < 2:
             raise UserError(
                 f"{name} says {len(requests)} of the facts, asked as they were trained: "
@@ -154,7 +171,7 @@ class EditWork:
         requests = [self.requests[i] for i in numbers]
         facts, objects = ([getattr(each, name) for each in requests] for name in ("fact", "object"))
         chosen = {name: getattr(self.settings, name) for name in SEARCH}
-        chosen["prefixes"] = self.prefixes
+        chosen |= {"prefixes": self.prefixes, "length": self.length}
         edits = edit_each(self.model, facts, objects, layers, self.moments, **chosen)
         return dict(zip(numbers, edits, strict=True))
 
@@ -195,8 +212,12 @@ class EditWork:
 
 
 def choose_requests(
-    corpus: Corpus, settings: "EditSettings", only: set[str] | None = None
+    corpus: Corpus,
+    settings: EditWorkSettings,
+    groups: tuple[str, ...],
+    only: set[str] | None = None,
 ) -> list[EditRequest]:
     """The requests of a corpus, of some of its facts."""
-    names = ("groups", "facts", "objects", "paraphrases", "neighbours", "seed", "skip")
-    return make_requests(corpus, **{name: getattr(settings, name) for name in names}, only=only)
+    names = ("facts", "objects", "paraphrases", "neighbours", "seed", "skip")
+    chosen = {name: getattr(settings, name) for name in names}
+    return make_requests(corpus, groups=groups, **chosen, only=only)
