@@ -115,16 +115,18 @@ def _score_group(
     given = torch.tensor([list(prompt) for prompt in prompts], device=device)
     last = torch.tensor([past - 1], device=device)
     # 2. log p after each prompt [P, V], and of every answer's tokens [N, A].
-    if model.net.taps.attached:
+    taps = model.net.taps
+    if taps.attached:
         # Patches and captures see whole texts: every answer is run with its prompt before it.
-        with model.net.taps.in_rows(numbers):
+        with taps.in_rows(numbers):
             first = log_softmax(model, model.net(given, None, last)[:, 0])
         read_at = torch.arange(past - 1, past + longest - 1, device=device)
-        with model.net.taps.in_rows([numbers[i] for i in owner.tolist()]):
+        with taps.in_rows([numbers[i] for i in owner.tolist()]):
             logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
         logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
-    else:
-        first, logp = _score_with_cache(model, given, last, owner, padded, counts)
+    if not taps.changed:
+        with taps.silenced():
+            first, logp = _score_with_cache(model, given, last, owner, padded, counts)
     # 3. Each prompt's answers again, without what filled them up.
     rows, entropies = logp.tolist(), entropy(first).tolist()
     begin = 0

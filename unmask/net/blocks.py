@@ -17,7 +17,8 @@ from unmask.net.layers import Linear, RMSNorm, add_and_norm, make_norm
 from unmask.net.mlp import Experts, make_mlp
 from unmask.net.pieces import PIECES, at_weights
 from unmask.net.rotary import rotate
-from unmask.net.sites import Tap, is_wanted, untouched
+from unmask.net.sites import Tap
+from unmask.net.taps import is_wanted, untouched
 from unmask.net.view import View
 
 Residual = Float[Tensor, "*n D"]
@@ -97,17 +98,15 @@ class Attention(nn.Module):
         )
         return z.transpose(1, 2)
 
-    def weigh(
+    def score(
         self, queries: Tensor, keys: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Float[Tensor, "B H n N"]:
-        """Each head's weights, in the dtype of the queries: what `mix` uses and does not keep."""
+        """`Block.score`."""
         shared = keys.repeat_interleave(self.heads // self.kv, dim=2)
         scores = torch.einsum("bnhd,bmhd->bhnm", queries, shared).float() / self.head_dim**0.5
         if is_causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
-        return scores.softmax(-1).to(queries.dtype)
+        return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
 
     def mix_by(self, pattern: Float[Tensor, "B H n N"], values: Keys) -> Queries:
         """Each head's mixture of values by weights that were given."""
@@ -193,30 +192,57 @@ class Block(nn.Module):
     def _attend_tapped(
         self, queries: Tensor, keys: Tensor, values: Tensor, view: View, tap: Tap
     ) -> Queries:
-        """Each head's mixture of values, by the pattern that a patch left where one changed it."""
-        if not is_wanted(tap, "attn_pattern"):
+        """Each head's mixture of values, by the scores or pattern that a patch changed."""
+        if not is_wanted(tap, "attn_scores", "attn_pattern"):
             return self.attend(queries, keys, values, view.mask, view.is_causal)
-        if type(self).attend is not Block.attend and type(self).weigh is Block.weigh:
-            raise UserError(
-                f"the block {type(self).__name__} attends in its own way, and its patterns are not "
-                "known: define its `weigh` beside its `attend`."
-            )
-        pattern = self.weigh(queries, keys, view.mask, view.is_causal)
+        self._require_known(is_wanted(tap, "attn_scores"))
+        # 1. Scores and pattern [B, H, n, N], and whether a patch changed either.
+        sees, is_changed = (view.mask, view.is_causal), False
+        if is_wanted(tap, "attn_scores"):
+            scores = self.score(queries, keys, *sees)
+            changed = tap("attn_scores", scores)
+            is_changed = changed is not scores and not torch.equal(changed, scores)
+            pattern = changed.softmax(-1).to(queries.dtype)
+        else:
+            pattern = self.weigh(queries, keys, *sees)
         changed = tap("attn_pattern", pattern)
-        if changed is not pattern and not torch.equal(changed, pattern):
+        is_changed |= changed is not pattern and not torch.equal(changed, pattern)
+        # 2. The mixture by what was changed; else what it is without a tap, to the last bit, and a
+        #    gradient goes through the pattern.
+        if is_changed:
             return self.attn.mix_by(changed, values)
-        # To the last bit what it is without a tap; a gradient goes through the pattern.
-        z = self.attend(queries, keys, values, view.mask, view.is_causal)
+        z = self.attend(queries, keys, values, *sees)
         if not (torch.is_grad_enabled() and changed.requires_grad):
             return z
         mixed = self.attn.mix_by(changed, values)
         return z.detach() + (mixed - mixed.detach())
 
+    def _require_known(self, scores: bool) -> None:
+        """Raise where a block attends in its own way, and does not say how."""
+        own = type(self)
+        attends = own.attend is not Block.attend
+        if scores:
+            is_known = own.score is not Block.score or not (attends or own.weigh is not Block.weigh)
+        else:
+            is_known = not attends or (own.score, own.weigh) != (Block.score, Block.weigh)
+        if not is_known:
+            what, piece = ("scores", "score") if scores else ("patterns", "weigh")
+            raise UserError(
+                f"the block {own.__name__} attends in its own way, and its {what} are not known: "
+                f"define its `{piece}` beside its `attend`."
+            )
+
+    def score(
+        self, queries: Queries, keys: Keys, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Float[Tensor, "B H n N"]:
+        """What softmax makes the pattern of, in float32: -inf where a position cannot attend."""
+        return self.attn.score(queries, keys, mask, is_causal)
+
     def weigh(
         self, queries: Queries, keys: Keys, mask: Tensor | None = None, is_causal: bool = False
     ) -> Float[Tensor, "B H n N"]:
         """How much each position takes of each other, which `attend` itself does not keep."""
-        return self.attn.weigh(queries, keys, mask, is_causal)
+        return self.score(queries, keys, mask, is_causal).softmax(-1).to(queries.dtype)
 
     @at_weights
     def read(self, x: Residual, cos: Tensor | None, sin: Tensor | None) -> Projected:
@@ -260,7 +286,8 @@ class Block(nn.Module):
         """
         own = type(self)
         is_plain = own.after_attention is Block.after_attention and own.mlp_key is Block.mlp_key
-        if tap is untouched and is_plain and not isinstance(self.mlp, Experts):
+        is_plain &= not is_wanted(tap, "mlp_in", "mlp_key")
+        if is_plain and not isinstance(self.mlp, Experts):
             both = add_and_norm(x, attn, self.mlp_norm)
             if both is not None:
                 return self.mlp_out(self.mlp(both[1])), both[0]

@@ -134,7 +134,6 @@ class LayerRecord:
 @torch.no_grad()
 def record_layer(model: Model, rows: PromptBatch, layer: int) -> LayerRecord:
     """Run the rows up to and through one layer."""
-    model.net.taps.require_none("reading keys and values")
     net, at = model.net, torch.arange(len(rows.tokens), device=rows.tokens.device)
     sites = [f"layers.{layer}.{part}" for part in ("mlp_key", "mlp_out")]
     with net.capture(*sites) as taken:

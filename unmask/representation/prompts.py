@@ -146,7 +146,6 @@ def map_rows(
 def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -> Case:
     """One fact laid out for one layer; whatever is wrong with the arguments is a sentence."""
     fact = as_fact(fact)
-    model.net.taps.require_none("reading keys and values")
     layers = model.net.config.layers
     if not 0 <= layer < layers:
         raise UserError(

@@ -57,14 +57,10 @@ def decode_causal(
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
     drawing = sampler.stochastic * (limits - counts).double()
-    # 2. Logits after each prompt [B, V]. Patches and captures see whole texts: while there are any,
-    #    nothing is kept from step to step.
-    cache = None
-    if model.net.taps.attached:
-        with model.net.taps.in_step(1):
-            logits = _read_whole(model, canvas, counts)
-    else:
+    # 2. Logits after each prompt [B, V], and what is kept from step to step.
+    with model.net.taps.silenced():
         logits, cache = _read_prompts(model, prompts, filler, steps)
+    logits = _read_watched(model, 1, canvas, counts, logits)
     for step in range(1, steps + 1):
         # 3. A token for each row [B]: drawn or the likeliest one, and a planted one over either.
         if forbidden is not None:
@@ -99,12 +95,11 @@ def decode_causal(
             break
         # 5. The next logits [B, V]. Rows that are done take up no position of the cache, which
         #    could be past the context.
-        if cache is None:
-            with model.net.taps.in_step(step + 1):
-                logits = _read_whole(model, record.tokens, (counts + step).clamp(max=limits))
-        else:
-            real = going[:, None] if cache.padding else None
+        real = going[:, None] if cache.padding else None
+        with model.net.taps.silenced():
             logits = model.net(token[:, None], real, cache=cache)[:, 0]
+        ends = (counts + step).clamp(max=limits)
+        logits = _read_watched(model, step + 1, record.tokens, ends, logits)
     # Looked at once: asking at every step would make the processor wait for the device.
     _check_numbers(record)
     return record.finish(record.step)
@@ -119,11 +114,24 @@ def _check_numbers(record: TrajectoryRecord) -> None:
         )
 
 
-def _read_whole(
-    model: Model, tokens: Int[Tensor, "B L"], lengths: Int[Tensor, "B"]
+def _read_watched(
+    model: Model,
+    step: int,
+    tokens: Int[Tensor, "B L"],
+    lengths: Int[Tensor, "B"],
+    logits: Float[Tensor, "B V"],
 ) -> Float[Tensor, "B V"]:
-    """Logits after the first `lengths` tokens of each row, all of them run."""
-    return model.net(tokens[:, : int(lengths.max())], at=lengths[:, None] - 1)[:, 0]
+    """Logits after the first `lengths` tokens of each row, all of them run, where a patch changes
+    any; those that were given where none does.
+
+    Patches and captures see whole texts at every step, not a column of each.
+    """
+    taps = model.net.taps
+    if not taps.attached:
+        return logits
+    with taps.in_step(step):
+        whole = model.net(tokens[:, : int(lengths.max())], at=lengths[:, None] - 1)[:, 0]
+    return whole if taps.changed else logits
 
 
 def _read_prompts(model: Model, prompts: Sequence[Sequence[int]], filler: int, steps: int):

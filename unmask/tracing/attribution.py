@@ -62,12 +62,14 @@ def estimate_effects(
     with torch.no_grad():
         reader = question.make_reader()
         embedded = question.embed()
-        with net.capture(*names) as clean:
+        tokens = question.tokens
+        with net.taps.on_tokens(tokens[0]), net.taps.in_rows((0,)), net.capture(*names) as clean:
             read_clean = reader.take(slice(0, 1)).read_stream(net.run_layers(embedded[0]))
     # 2. The corrupted runs [S, L, D], and d log p / d state there. Samples are rows of their own,
     #    so one gradient of the sum is each one's.
     with torch.enable_grad(), net.capture(*names) as corrupted:
-        stream = net.run_layers(embedded[1].detach().clone().requires_grad_())
+        with net.taps.on_tokens(tokens[1]), net.taps.in_rows((0,)):
+            stream = net.run_layers(embedded[1].detach().clone().requires_grad_())
         read_bad = reader.take(slice(1, None)).read_stream(stream)
         slopes = torch.autograd.grad(read_bad[:, 0].sum(), [corrupted[name] for name in names])
     read_bad = read_bad.detach()

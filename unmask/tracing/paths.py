@@ -100,7 +100,6 @@ def patch_paths(
     >>> paths.effects("p").shape
     torch.Size([2])
     """
-    model.net.taps.require_none("path patching")
     settings = adjust(
         patch_paths, Tracing, BY_CHAIN if settings is None else settings, changes, UNUSED
     )
@@ -113,8 +112,9 @@ def patch_paths(
     wanted = [_check_receiver(model, receiver) for receiver in receivers]
     check_blocks(model)
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    question = ask_step(clean, clean.find_step(step), settings)
-    return patch_state(question, sender, wanted, memory)
+    number = clean.find_step(step)
+    with model.net.taps.in_step(number):
+        return patch_state(ask_step(clean, number, settings), sender, wanted, memory)
 
 
 def check_blocks(model: Model) -> None:
@@ -286,7 +286,9 @@ def _run(
         change, parts = _find_change(question, sender, rows[sender[0]], base, source), []
         for start in range(0, len(receivers), most):
             chunk = receivers[start : start + most]
-            end = _run_cells(question, sender, base, change, _mark(question, rows, chunk))
+            tokens = None if base.tokens is None else base.tokens.repeat(len(chunk), 1)
+            with net.taps.on_tokens(tokens), net.taps.in_rows((0,)):
+                end = _run_cells(question, sender, base, change, _mark(question, rows, chunk))
             sample = torch.arange(base.samples, device=end.device).repeat(len(chunk))
             logp = reader.read(end[:, reader.rows], sample)
             parts.append(logp.unflatten(0, (len(chunk), base.samples)))
