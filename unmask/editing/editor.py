@@ -345,10 +345,8 @@ class RevealedLoss(ValueLoss):
         rows = [row for case in self.cases for row in self._show(case)]
         self.rows = stack_rows(rows, self.model.device)
         self.is_target = self.rows.is_target
-        leaving = record_layer(self.model, self.rows, self.layer).leaving
-        self.above = LayersAbove(
-            self.model.net, self.layer, leaving, self.rows.position, self.rows.reads
-        )
+        record = record_layer(self.model, self.rows, self.layer)
+        self.above = LayersAbove(self.model.net, self.layer, record, self.rows)
         if self.unconditional is not None:
             self.unconditional = self._run_unconditional()
         self.step += 1

@@ -179,20 +179,18 @@ class Block(nn.Module):
     def run(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Float[Tensor, "B L D"]:
         """The whole layer, every activation passed through its tap."""
         x = tap("resid_in", x)
+        z = tap("attn_z", self.attend_tapped(x, view, tap))
+        attn = tap("attn_out", self.attn_out(z))
+        mlp, stream = self.run_mlp(x, attn, tap)
+        return tap("resid_out", self.after_mlp(stream, tap("mlp_out", mlp)))
+
+    def attend_tapped(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Queries:
+        """Each head's mixture of values of a stream; all before it passed through its tap."""
         queries, keys, values = self.read(x, view.cos, view.sin)
         queries, keys = tap("attn_q", queries), tap("attn_k", keys)
         values = tap("attn_v", values)
         if view.cache is not None:
             keys, values = self.attn.extend(view.cache, keys, values)
-        z = tap("attn_z", self._attend_tapped(queries, keys, values, view, tap))
-        attn = tap("attn_out", self.attn_out(z))
-        mlp, stream = self.run_mlp(x, attn, tap)
-        return tap("resid_out", self.after_mlp(stream, tap("mlp_out", mlp)))
-
-    def _attend_tapped(
-        self, queries: Tensor, keys: Tensor, values: Tensor, view: View, tap: Tap
-    ) -> Queries:
-        """Each head's mixture of values, by the scores or pattern that a patch changed."""
         if not is_wanted(tap, "attn_scores", "attn_pattern"):
             return self.attend(queries, keys, values, view.mask, view.is_causal)
         self._require_known(is_wanted(tap, "attn_scores"))

@@ -92,7 +92,6 @@ def score_each_patched(
     length: int | None = None,
 ) -> list[list[list[AnswerScore]]]:
     """Scores of answers under several sets of changes, by set: layers below are run once."""
-    model.net.taps.require_none("scoring under changes of one's own")
     for layer in {layer for changes in variants for layer in changes}:
         _name_site(model, layer)  # refused here if there is none
     # 1. A row for each token of each answer, or one for all of a causal model's; `keys` say whose.

@@ -16,7 +16,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.question import Answer, TokenRow, ask
+from unmask.tracing.question import Answer, Question, TokenRow, ask
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.windows import window_of
 
@@ -55,8 +55,17 @@ def estimate_effects(
     for part in settings.parts:
         if part not in _SITES:
             raise UserError(f"part {part!r} is not estimated: {suggest(part, _SITES)}")
-    question = ask(model, tokens, subject, answer, settings, prompt_length)
-    net, layers, parts = model.net, model.net.config.layers, settings.parts
+    question, taps = ask(model, tokens, subject, answer, settings, prompt_length), model.net.taps
+    grid = _estimate(question)
+    if taps.attached and not taps.changed:
+        with taps.silenced():  # gradients without what was attached, to the last bit
+            grid = _estimate(question)
+    return grid
+
+
+def _estimate(question: Question) -> TraceGrid:
+    net, parts = question.model.net, question.settings.parts
+    layers = net.config.layers
     names = [f"layers.{layer}.{_SITES[part]}" for part in parts for layer in range(layers)]
     # 1. The clean run: what leaves each site [1, L, D].
     with torch.no_grad():

@@ -313,8 +313,7 @@ def _run(
     # 1. One batch [1 + S, L, D]: the clean run, and those whose subject is hidden.
     net, reader, config = question.model.net, question.make_reader(), question.model.net.config
     embedded = torch.cat(question.embed())
-    tokens = torch.cat(question.tokens)
-    record = record_run(net, embedded, tokens)
+    record = record_run(net, embedded, torch.cat(question.tokens))
     streams = [x[:1] for x in record.entering]
     logp = reader.take(slice(1, None)).read_stream(record.entering[-1][1:])
     reader = reader.take(slice(0, 1))
@@ -344,8 +343,7 @@ def _run(
     while todo:
         chunk = todo[:most]
         try:
-            with net.taps.on_tokens(tokens[:1].expand(len(chunk), -1)), net.taps.in_rows((0,)):
-                ends = _run_cells(question, chunk, cuts, sees, streams)
+            ends = _run_cells(question, chunk, cuts, sees, streams)
             sample = torch.zeros(len(chunk), dtype=torch.long, device=ends.device)
             read = reader.read(ends[:, reader.rows], sample)
         except RuntimeError as error:
@@ -392,5 +390,7 @@ def _run_cells(
         is_cut = torch.tensor([layer < stop for stop in stops[: len(x)]], device=x.device)
         mask = sees[layer] & ~(cut[: len(x)] & is_cut[:, None, None])
         view = replace(view, mask=mask[:, None], is_causal=False)
-        x = block.run(x, view, net.taps.at(f"layers.{layer}."))
+        tokens = question.tokens[0].expand(len(x), -1)
+        with net.taps.on_tokens(tokens), net.taps.in_rows((0,)):
+            x = block.run(x, view, net.taps.at(f"layers.{layer}."))
     return x
