@@ -40,7 +40,7 @@ that was bound to a step that never came is an error. Samplers and scores announ
 given items the rows of a pass are about.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -140,17 +140,13 @@ def parse_rows(rows: int | Collection[int] | None) -> frozenset[int] | None:
     return frozenset(numbers)
 
 
-def find_sites(names: Iterable[str], layers: int) -> list[str]:
-    """The sites that the names mean; `*` stands for any layer or part."""
-    known = site_names(layers)
-    sites: list[str] = []
-    for name in names:
-        matches = [site for site in known if fnmatchcase(site, name)]
-        if not matches:
-            raise UserError(
-                f"site {name!r} does not exist: this network has embed, "
-                f"layers.0 to layers.{layers - 1} with {', '.join(PARTS)}, "
-                "final and logits; write for example 'layers.0.mlp_key' or 'layers.*.mlp_key'."
-            )
-        sites += [site for site in matches if site not in sites]
+def find_sites(name: str, layers: int) -> list[str]:
+    """The sites that a name means; `*` stands for any layer or part."""
+    sites = [site for site in site_names(layers) if fnmatchcase(site, name)]
+    if not sites:
+        raise UserError(
+            f"site {name!r} does not exist: this network has embed, "
+            f"layers.0 to layers.{layers - 1} with {', '.join(PARTS)}, "
+            "final and logits; write for example 'layers.0.mlp_key' or 'layers.*.mlp_key'."
+        )
     return sites

@@ -175,8 +175,9 @@ class Taps:
 
             return act
 
-        functions = {site: keep(site) for site in find_sites(names, self.layers)}
-        with self.attach(functions, parse_steps(steps)):
+        sites = {name: find_sites(name, self.layers) for name in names}
+        functions = {site: keep(site) for own in sites.values() for site in own}
+        with self.attach(functions, parse_steps(steps), names=sites):
             yield taken
 
     @contextmanager
@@ -188,6 +189,7 @@ class Taps:
     ) -> Generator[None]:
         """`unmask.net.transformer.Transformer.patch`."""
         patches: dict[str, Patch | _ContextPatch] = {}
+        sites = {name: find_sites(name, self.layers) for name in functions}
         for name, act in functions.items():
             if not callable(act):
                 raise UserError(
@@ -195,14 +197,14 @@ class Taps:
                     "activation to the one that replaces it; for fixed values write "
                     "lambda x: values.expand_as(x)."
                 )
-            for site in find_sites([name], self.layers):
+            for site in sites[name]:
                 if site in patches:
                     raise UserError(
                         f"site {site} is patched twice, the second time by {name!r}: name it once, "
                         "or open a second `with` block, which acts on what the first one left."
                     )
                 patches[site] = _ContextPatch(act) if _asks_context(act) else act
-        with self.attach(patches, parse_steps(steps), parse_rows(rows)):
+        with self.attach(patches, parse_steps(steps), parse_rows(rows), names=sites):
             yield
 
     @contextmanager
@@ -212,10 +214,12 @@ class Taps:
         steps: frozenset[int] | None = None,
         rows: frozenset[int] | None = None,
         first: bool = False,
+        names: Mapping[str, Sequence[str]] | None = None,
     ) -> Generator[None]:
-        """Let each function act at its site inside the block; one that never fires is an error.
+        """Let each function act at its site inside the block, after all that is attached already,
+        or before it where it is to be `first`.
 
-        It acts after all that is attached already, or before it where it is to be `first`.
+        A site that never fires is an error; of several that go by one of the `names`, if none does.
         """
         attachment = _Attachment(functions, steps, rows)
         self._attached.insert(0 if first else len(self._attached), attachment)
@@ -223,7 +227,9 @@ class Taps:
             yield
         finally:
             self._attached.remove(attachment)
-        if silent := [site for site in functions if site not in attachment.fired]:
+        known = {site: [site] for site in functions} if names is None else names
+        silent = [name for name, sites in known.items() if attachment.fired.isdisjoint(sites)]
+        if silent:
             if rows is not None:
                 named = ", ".join(map(str, sorted(rows)))
                 raise UserError(

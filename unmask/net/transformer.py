@@ -250,7 +250,7 @@ class Transformer(nn.Module):
 
         Args:
             names: Sites (`unmask.net.sites` lists them with their shapes); `*` stands for any
-                layer or part.
+                layer or part. A name at which nothing comes by is an error.
             steps: Denoising steps to keep, counted from 1: a number, several, or "all".
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
