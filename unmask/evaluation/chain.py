@@ -16,6 +16,7 @@ from torch import Tensor
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
+from unmask.net.taps import mix_rows
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,18 @@ def _score_group(
     last = torch.tensor([past - 1], device=device)
     # 2. log p after each prompt [P, V], and of every answer's tokens [N, A].
     taps = model.net.taps
+    with taps.silenced():
+        first, logp = _score_with_cache(model, given, last, owner, padded, counts)
     if taps.attached:
         # Patches and captures see whole texts: every answer is run with its prompt before it.
         with taps.in_rows(numbers):
-            first = log_softmax(model, model.net(given, None, last)[:, 0])
+            whole = log_softmax(model, model.net(given, None, last)[:, 0])
+            first = mix_rows(taps.find_changed(len(given)), whole, first)
         read_at = torch.arange(past - 1, past + longest - 1, device=device)
         with taps.in_rows([numbers[i] for i in owner.tolist()]):
             logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
-        logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
-    if not taps.changed:
-        with taps.silenced():
-            first, logp = _score_with_cache(model, given, last, owner, padded, counts)
+            whole = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
+            logp = mix_rows(taps.find_changed(len(owner)), whole, logp)
     # 3. Each prompt's answers again, without what filled them up.
     rows, entropies = logp.tolist(), entropy(first).tolist()
     begin = 0

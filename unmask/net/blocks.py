@@ -18,7 +18,7 @@ from unmask.net.mlp import Experts, make_mlp
 from unmask.net.pieces import PIECES, at_weights
 from unmask.net.rotary import rotate
 from unmask.net.sites import Tap
-from unmask.net.taps import is_wanted, untouched
+from unmask.net.taps import is_wanted, mix_rows, untouched
 from unmask.net.view import View
 
 Residual = Float[Tensor, "*n D"]
@@ -194,26 +194,26 @@ class Block(nn.Module):
         if not is_wanted(tap, "attn_scores", "attn_pattern"):
             return self.attend(queries, keys, values, view.mask, view.is_causal)
         self._require_known(is_wanted(tap, "attn_scores"))
-        # 1. Scores and pattern [B, H, n, N], and whether a patch changed either.
-        sees, is_changed = (view.mask, view.is_causal), False
+        # 1. The pattern [B, H, n, N] as it is, and as patches leave it.
+        sees = view.mask, view.is_causal
+        pattern = changed = self.weigh(queries, keys, *sees)
         if is_wanted(tap, "attn_scores"):
-            scores = self.score(queries, keys, *sees)
-            changed = tap("attn_scores", scores)
-            is_changed = changed is not scores and not torch.equal(changed, scores)
-            pattern = changed.softmax(-1).to(queries.dtype)
-        else:
-            pattern = self.weigh(queries, keys, *sees)
-        changed = tap("attn_pattern", pattern)
-        is_changed |= changed is not pattern and not torch.equal(changed, pattern)
-        # 2. The mixture by what was changed; else what it is without a tap, to the last bit, and a
-        #    gradient goes through the pattern.
-        if is_changed:
+            scores = tap("attn_scores", self.score(queries, keys, *sees))
+            changed = scores.softmax(-1).to(queries.dtype)
+        changed = tap("attn_pattern", changed)
+        is_changed = _find_changed(changed, pattern)
+        # 2. The mixture by what was changed; of rows without a change it is what it is without a
+        #    tap, to the last bit, and a gradient goes through the pattern.
+        if all(is_changed):
             return self.attn.mix_by(changed, values)
         z = self.attend(queries, keys, values, *sees)
-        if not (torch.is_grad_enabled() and changed.requires_grad):
+        has_gradient = torch.is_grad_enabled() and changed.requires_grad
+        if not (has_gradient or any(is_changed)):
             return z
         mixed = self.attn.mix_by(changed, values)
-        return z.detach() + (mixed - mixed.detach())
+        if has_gradient:
+            z = z.detach() + (mixed - mixed.detach())
+        return mix_rows(is_changed, mixed, z)
 
     def _require_known(self, scores: bool) -> None:
         """Raise where a block attends in its own way, and does not say how."""
@@ -318,6 +318,11 @@ class Block(nn.Module):
         """The stream that leaves the block, and what the MLP added, once attention is done."""
         mlp, stream = self.run_mlp(x, attn)
         return self.after_mlp(stream, mlp), mlp
+
+
+def _find_changed(now: Float[Tensor, "B *n"], before: Float[Tensor, "B *n"]) -> list[bool]:
+    """In which rows a patch left something else than stood there."""
+    return [False] * len(now) if now is before else (now != before).flatten(1).any(-1).tolist()
 
 
 class ParallelBlock(Block):

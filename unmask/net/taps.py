@@ -86,9 +86,14 @@ class Taps:
         return tuple(site for site in site_names(self.layers) if site in waiting)
 
     @property
-    def changed(self) -> bool:
-        """Whether anything that is attached has changed an activation since it was attached."""
-        return any(each.changed for each in self._attached)
+    def changed(self) -> set[int]:
+        """The items of whose activations something was changed since it was attached."""
+        return {item for each in self._attached for item in each.changed}
+
+    def find_changed(self, count: int) -> list[bool]:
+        """Which of so many rows are about items of which something was changed."""
+        changed = self.changed
+        return [item in changed for item in self._describe_pass().name_rows(count)]
 
     def require_none(self, what: str, sites: Collection[str] | None = None) -> None:
         """Raise where a patch or a capture waits, at any site or at one of these.
@@ -117,8 +122,12 @@ class Taps:
             acting = [each for each in acting if each.acts_in(self.step)]
         if not acting:
             return untouched
-        own = _Pass(self.step, self.tokens, self.rows, self.mask_id, snapshot, packed)
-        return _AttachedTap(prefix, list(acting), own)
+        return _AttachedTap(prefix, list(acting), self._describe_pass(snapshot, packed))
+
+    def _describe_pass(
+        self, snapshot: Snapshot | None = None, packed: Tensor | None = None
+    ) -> _Pass:
+        return _Pass(self.step, self.tokens, self.rows, self.mask_id, snapshot, packed)
 
     @contextmanager
     def in_step(self, step: int | None) -> Generator[None]:
@@ -284,6 +293,12 @@ class _AttachedTap:
         return any(self.prefix + part in each.functions for each in self.attached)
 
 
+def mix_rows(changed: Sequence[bool], whole: Tensor, usual: Tensor) -> Tensor:
+    """The rows of a whole pass where something was changed; all others of the usual one."""
+    is_changed = torch.tensor(changed, device=whole.device)
+    return torch.where(is_changed.view(-1, *[1] * (whole.ndim - 1)), whole, usual)
+
+
 def keep_home(tap: Tap, home: torch.device) -> Tap:
     """A tap whose functions see activations on the network's own device, wherever a layer is."""
     return tap if tap is untouched else _AttachedTap(tap.prefix, tap.attached, tap.own, home)
@@ -318,7 +333,7 @@ class _Attachment:
     ):
         self.functions, self.steps, self.rows = functions, steps, rows
         self.fired: set[str] = set()
-        self.changed = False
+        self.changed: set[int] = set()
 
     def acts_in(self, step: int | None) -> bool:
         if self.steps is None:
@@ -327,8 +342,7 @@ class _Attachment:
 
     def act(self, site: str, x: Tensor, own: _Pass) -> Tensor:
         function, given, chosen = self.functions[site], x, None
-        is_asking = isinstance(function, _ContextPatch)
-        items = own.name_rows(len(x)) if is_asking or self.rows is not None else ()
+        items = own.name_rows(len(x))
         # 1. Of a patch for some rows, these rows alone.
         if self.rows is not None:
             numbers = [i for i, item in enumerate(items) if item in self.rows]
@@ -350,8 +364,10 @@ class _Attachment:
                 f"the patch at {site} returned {shown}, expected a tensor {_describe(given)}: "
                 "return the whole activation, changed or not, in its dtype and on its device."
             )
-        # 3. Whether it wrote back what stood there; looked at until something was changed.
-        self.changed = self.changed or not torch.equal(out, given)
+        # 3. Where it did not write back what stood there; looked at until all has been changed.
+        if not self.changed.issuperset(items):
+            differs = (out != given).flatten(1).any(-1).tolist()
+            self.changed.update(item for item, new in zip(items, differs, strict=True) if new)
         return out if chosen is None else x.index_copy(0, chosen, out)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.net.blocks import Block
 from unmask.net.model import Model
+from unmask.net.taps import mix_rows
 from unmask.net.transformer import Transformer
 from unmask.noise.guidance import mix
 from unmask.representation.keys import LayerRecord, record_layer
@@ -143,14 +144,16 @@ class LayersAbove:
     def run(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:
         """The stream that leaves the last layer where it is read, `added` to the MLP's output.
 
-        With patches all layers are run whole; as long as they change nothing, that does not count.
+        With patches all layers are run whole; of facts of which they change nothing, that does not
+        count.
         """
-        if self.entering is not None:
-            x = self._run_whole(self.entering, added)
-            if self.net.taps.changed:
-                return x
-        with self.net.taps.silenced():
+        taps = self.net.taps
+        if self.entering is None:
             return self._run_changed(added)
+        with taps.in_rows(self.facts):
+            whole, changed = self._run_whole(self.entering, added), taps.find_changed(len(added))
+        with taps.silenced():
+            return whole if all(changed) else mix_rows(changed, whole, self._run_changed(added))
 
     def _run_whole(
         self, x: Float[Tensor, "R L D"], added: Float[Tensor, "R D"]
@@ -162,7 +165,7 @@ class LayersAbove:
             return mlp.index_put(at, added.to(mlp.dtype), accumulate=True)
 
         taps, site = self.net.taps, f"layers.{self.layer}.mlp_out"
-        with taps.in_rows(self.facts), taps.on_tokens(self.tokens), taps.attach({site: add}):
+        with taps.on_tokens(self.tokens), taps.attach({site: add}):
             return self._take_reads(self.net.run_layers(x, self.layer))
 
     def _run_changed(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
+from unmask.net.taps import mix_rows
 from unmask.sampling.canvas import check_lengths
 from unmask.sampling.state import Predictions, find_entropy
 from unmask.sampling.token_sampler import TokenSampler
@@ -121,8 +122,8 @@ def _read_watched(
     lengths: Int[Tensor, "B"],
     logits: Float[Tensor, "B V"],
 ) -> Float[Tensor, "B V"]:
-    """Logits after the first `lengths` tokens of each row, all of them run, where a patch changes
-    any; those that were given where none does.
+    """Logits after the first `lengths` tokens of each row: those that were given, but of rows that
+    a patch changes those of all its tokens.
 
     Patches and captures see whole texts at every step, not a column of each.
     """
@@ -131,7 +132,7 @@ def _read_watched(
         return logits
     with taps.in_step(step):
         whole = model.net(tokens[:, : int(lengths.max())], at=lengths[:, None] - 1)[:, 0]
-    return whole if taps.changed else logits
+    return mix_rows(taps.find_changed(len(tokens)), whole, logits)
 
 
 def _read_prompts(model: Model, prompts: Sequence[Sequence[int]], filler: int, steps: int):

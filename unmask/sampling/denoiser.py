@@ -1,5 +1,6 @@
 """The network as a sampler asks it: predictions at open positions, guided, cached if wanted."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -247,7 +248,7 @@ class BlockCacheDenoiser(Denoiser):
 
 
 class WatchedDenoiser(Denoiser):
-    """Runs whole canvases past what is attached; while it changes nothing, says what is usual."""
+    """Runs whole canvases past what is attached; of rows that it has not changed, what is usual."""
 
     def __init__(self, usual: Denoiser, forbidden: Int[Tensor, "n"] | None = None):
         super().__init__(usual.model, usual.canvas, forbidden)
@@ -261,13 +262,18 @@ class WatchedDenoiser(Denoiser):
     ) -> Predictions:
         taps, usual = self.model.net.taps, self.usual
         usual.calls, usual.rates = self.calls, self.rates
-        predictions = super().predict(xt, open_, guidance, number)
-        if taps.changed:
-            return predictions
+        whole = super().predict(xt, open_, guidance, number)
+        changed = taps.find_changed(len(xt))
+        if all(changed):
+            return whole
         with taps.silenced():
-            predictions = usual.predict(xt, open_, guidance, number, same)
-        self.calls = usual.calls
-        return predictions
+            kept = usual.predict(xt, open_, guidance, number, same)
+        if not any(changed):
+            self.calls = usual.calls
+            return kept
+        owner = locate(open_) // open_.shape[1]
+        of_row = torch.tensor(changed, device=owner.device)[owner]
+        return replace(kept, rows=torch.where(of_row[:, None], whole.rows, kept.rows))
 
 
 def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:

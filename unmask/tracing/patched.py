@@ -86,10 +86,12 @@ class PatchedEngine(Engine):
             number = RECORDED.index(SITES.get(part, part))
             return source.pick(source.lists()[number][layer + (part == "resid")], *at)
         # Another text's queries, keys and values: turned by our positions' angles, and patched.
-        x, view = source.entering[layer][:, source.moved], self.views[layer]
-        tap = self.net.taps.at(f"layers.{layer}.")
-        projected = self.net.block(layer).read(tap("resid_in", x), view.cos, view.sin)
-        made = tap(part, projected[PROJECTED.index(part)])
+        x, view, taps = source.entering[layer][:, source.moved], self.views[layer], self.net.taps
+        tokens = self.base.tokens if source.tokens is None else source.tokens[:, source.moved]
+        with taps.on_tokens(None if tokens is None else tokens[: len(x)]):
+            tap = taps.at(f"layers.{layer}.")
+            projected = self.net.block(layer).read(tap("resid_in", x), view.cos, view.sin)
+            made = tap(part, projected[PROJECTED.index(part)])
         return made[batch.pair_sample if len(made) > 1 else 0, batch.position]
 
 
