@@ -169,7 +169,7 @@ def test_traces_under_a_patch_that_moves_states_between_positions(name, kind):
     how = {"corruption": hidden, "metric": "logp", "window": 2}
     for site in ("layers.1.mlp_out", "layers.3.resid_out"):
         with model.net.patch({site: mix}):
-            grid = unmask.trace_tokens(model, tokens, subject, answer, parts=WINDOWS, **how)
+            grid = unmask.trace_tokens(model, tokens, subject, answer, parts=tuple(WINDOWS), **how)
             for part, window in WINDOWS.items():
                 expected = trace_plainly(model, tokens, hidden, answer, part, window).log()
                 torch.testing.assert_close(grid.values(part), expected, atol=2e-5, rtol=0)
