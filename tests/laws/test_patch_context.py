@@ -1,17 +1,19 @@
 """What a patch is told of its pass, patches of single rows, and those of what runs in parts."""
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 
 import unmask
-from tests.laws.test_patches import HONOURED, IMPOSSIBLE, TRACED, ask, ids, same, score
+from tests.laws.test_patches import HONOURED, IMPOSSIBLE, TRACED, apply, ask, ids, same, score
 from tests.representation.facts import make_fact, make_model
 from tests.tracing.plain import trace_plainly
 from unmask import UserError
 from unmask.net.sites import PatchContext
+from unmask.net.transformer import Transformer
 from unmask.tracing.corruption import Noise, hide
 
 SITE = "layers.1.mlp_out"
@@ -130,6 +132,26 @@ def test_rows_that_never_come():
             with model.net.patch(half, rows=rows):
                 pass
     assert not model.net.taps.attached and model.net.taps.rows is None
+
+
+def blank_head(part: str, head: int = 1) -> Callable[[Transformer], None]:
+    """What makes a head's queries, keys or values nothing, in layer 1."""
+
+    def change(net: Transformer) -> None:
+        size, first = net.config.head_dim, {"q": 0, "k": 1, "v": 2}[part] * net.config.heads
+        net.block(1).attn.qkv.weight.data[(first + head) * size : (first + head + 1) * size] = 0
+
+    return change
+
+
+@pytest.mark.parametrize("part", ["q", "k", "v"])
+def test_a_head_can_read_something_else_than_the_others(part):
+    model, tokens = make_model(), torch.arange(12).view(2, 6)
+    plain, expected = model.net(tokens), apply(model, blank_head(part)).net(tokens)
+    second = torch.tensor([1])
+    with model.net.patch({f"layers.1.attn_{part}_in": lambda x: x.index_fill(2, second, 0.0)}):
+        torch.testing.assert_close(model.net(tokens), expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(plain, expected, atol=1e-3)
 
 
 NETWORKS = {"tiny-grouped": "causal", "tiny-llada2": "masked", "tiny-blocks": "masked"}

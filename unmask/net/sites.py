@@ -4,10 +4,12 @@
 |-------------------------|------------------------------------------------|--------------|
 | `embed`                 | token embeddings, before learned positions      | [B, L, D]    |
 | `layers.{i}.resid_in`   | residual stream entering the block              | [B, L, D]    |
+| `layers.{i}.attn_q_in`  | per head, the stream that its queries are made of | [B, L, H, D] |
+| `layers.{i}.attn_k_in`, `attn_v_in` | likewise keys and values          | [B, L, h, D] |
 | `layers.{i}.attn_q`     | queries, turned by their positions              | [B, L, H, d] |
 | `layers.{i}.attn_k`     | keys, turned by their positions                 | [B, L, h, d] |
 | `layers.{i}.attn_v`     | values                                          | [B, L, h, d] |
-| `layers.{i}.attn_scores` | the same before softmax, float32; -inf: hidden | [B, H, L, L] |
+| `layers.{i}.attn_scores` | what softmax makes the pattern of, float32; -inf: hidden | [B, H, L, L] |
 | `layers.{i}.attn_pattern` | how much a position (third) takes of another  | [B, H, L, L] |
 | `layers.{i}.attn_z`     | per head, mixed values: the out projection's input | [B, L, H, d] |
 | `layers.{i}.attn_out`   | attention's addition to the stream              | [B, L, D]    |
@@ -21,10 +23,11 @@
 n is L, or the number of positions asked for; h is H, or the number of heads of keys and values that
 groups of queries share. In a layer of experts F counts all of them: `mlp_key` has a place for each,
 zero but for the chosen ones, and so says which these are (`unmask.net.mlp.Experts.split`). The
-fused kernel of attention keeps neither scores nor pattern: they are computed only where something
-waits at them, and used for the mixture only where a patch changed them. All but these two have
-positions second. `final` and `logits` are as the caller aligned them: raw from the network, moved
-one position for Dream's models through `Model.logits`; read at a mask they are [N, D] and [N, V].
+fused kernel of attention keeps neither scores nor pattern, and all heads read one stream: these
+sites are computed only where something waits at them, and used only where a patch changed them.
+The inputs of heads are those before the norm. All but scores and pattern have positions second.
+`final` and `logits` are as the caller aligned them: raw from the network, moved one position for
+Dream's models through `Model.logits`; read at a mask they are [N, D] and [N, V].
 
 A patch or capture is honoured or refused, never ignored. Whatever runs the network whole passes all
 sites: `Model.logits`, sampling, scoring, training up to the head. What usually runs it in parts, or
@@ -53,6 +56,9 @@ from unmask.base.errors import UserError
 
 PARTS = (
     "resid_in",
+    "attn_q_in",
+    "attn_k_in",
+    "attn_v_in",
     "attn_q",
     "attn_k",
     "attn_v",

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.net.blocks import Block, Head, initialise, make_block
+from unmask.net.blocks import Block, initialise, make_block
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import ConditionedNorm, ConditionInput, LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.graphs import Graphs, can_replay
-from unmask.net.layers import Embedding, PredictionNorm, make_norm
+from unmask.net.layers import Embedding, Head, PredictionNorm, make_norm
 from unmask.net.pieces import locate_layers
 from unmask.net.rotary import RotaryTables
 from unmask.net.sites import Patch, Steps
