@@ -9,7 +9,7 @@
 | `layers.{i}.attn_q`     | queries, turned by their positions              | [B, L, H, d] |
 | `layers.{i}.attn_k`     | keys, turned by their positions                 | [B, L, h, d] |
 | `layers.{i}.attn_v`     | values                                          | [B, L, h, d] |
-| `layers.{i}.attn_scores` | what softmax makes the pattern of, float32; -inf: hidden | [B, H, L, L] |
+| `layers.{i}.attn_scores` | before softmax, in float32; -inf where hidden   | [B, H, L, L] |
 | `layers.{i}.attn_pattern` | how much a position (third) takes of another  | [B, H, L, L] |
 | `layers.{i}.attn_z`     | per head, mixed values: the out projection's input | [B, L, H, d] |
 | `layers.{i}.attn_out`   | attention's addition to the stream              | [B, L, D]    |
