@@ -301,7 +301,9 @@ def mix_rows(changed: Sequence[bool], whole: Tensor, usual: Tensor) -> Tensor:
 
 def keep_home(tap: Tap, home: torch.device) -> Tap:
     """A tap whose functions see activations on the network's own device, wherever a layer is."""
-    return tap if tap is untouched else _AttachedTap(tap.prefix, tap.attached, tap.own, home)
+    if not isinstance(tap, _AttachedTap):
+        return tap
+    return _AttachedTap(tap.prefix, tap.attached, tap.own, home)
 
 
 def is_wanted(tap: Tap, *parts: str) -> bool:
