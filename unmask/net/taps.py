@@ -1,6 +1,6 @@
 """What waits at the sites of a network: captures and patches, and what passes announce to them."""
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -170,6 +170,20 @@ class Taps:
             yield
         finally:
             self._attached = before
+
+    def run_watched(self, whole: Callable[[], Tensor], usual: Callable[[], Tensor]) -> Tensor:
+        """What is usual; of rows in which anything attached changes something, the whole run's.
+
+        Whoever waits sees the whole run, which passes all sites, and nothing of the usual one.
+        """
+        if not self._attached:
+            return usual()
+        seen = whole()
+        changed = self.find_changed(len(seen))
+        if all(changed):
+            return seen
+        with self.silenced():
+            return mix_rows(changed, seen, usual())
 
     @contextmanager
     def capture(self, names: Iterable[str], steps: Steps | None) -> Generator[dict]:

@@ -31,7 +31,8 @@ class Key:
     k_star: Float[Tensor, "F"]
     """The mean over the prefixes."""
     mapped: Float[Tensor, "D"]
-    """What the layer's down projection makes of it: comparable with values."""
+    """What the layer's down projection makes of it: comparable with values. Patches of `mlp_out`
+    are of activations, and do not act on what a mean gives."""
     prefixes: tuple[str, ...]
 
 

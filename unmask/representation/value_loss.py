@@ -6,6 +6,7 @@ computed again at each evaluation (`LayersAbove`); everything else is run once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -14,7 +15,6 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.net.blocks import Block
 from unmask.net.model import Model
-from unmask.net.taps import mix_rows
 from unmask.net.transformer import Transformer
 from unmask.noise.guidance import mix
 from unmask.representation.keys import LayerRecord, record_layer
@@ -151,9 +151,9 @@ class LayersAbove:
         if self.entering is None:
             return self._run_changed(added)
         with taps.in_rows(self.facts):
-            whole, changed = self._run_whole(self.entering, added), taps.find_changed(len(added))
-        with taps.silenced():
-            return whole if all(changed) else mix_rows(changed, whole, self._run_changed(added))
+            return taps.run_watched(
+                partial(self._run_whole, self.entering, added), partial(self._run_changed, added)
+            )
 
     def _run_whole(
         self, x: Float[Tensor, "R L D"], added: Float[Tensor, "R D"]
