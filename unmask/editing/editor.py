@@ -186,7 +186,8 @@ def _prepare(
     keep: Fact | Sequence[Fact] = (),
 ) -> _SearchedFacts:
     """Check all that was given, lay the facts out, and search their values."""
-    model.net.taps.require_none("editing")
+    why = "writes weights, which stay when the patch is gone"
+    model.net.taps.require_none("editing", why=why)
     given = _list_facts(facts)
     targets = _choose_objects(given, objects)
     if layers is None:

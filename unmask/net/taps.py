@@ -95,18 +95,19 @@ class Taps:
         changed = self.changed
         return [item in changed for item in self._describe_pass().name_rows(count)]
 
-    def require_none(self, what: str, sites: Collection[str] | None = None) -> None:
-        """Raise where a patch or a capture waits, at any site or at one of these.
-
-        For `what` does not pass them as a whole run of the network would.
-        """
+    def require_none(
+        self,
+        what: str,
+        sites: Collection[str] | None = None,
+        why: str = "does not run it whole and would pass by these sites",
+    ) -> None:
+        """Raise where a patch or a capture waits, at any site or at one of these."""
         waiting = [site for site in self.attached if sites is None or site in sites]
         if waiting:
             named = ", ".join(waiting[:3]) + (", …" if len(waiting) > 3 else "")
             raise UserError(
-                f"the network is patched or captured at {named}, but {what} does not run it whole "
-                "and would pass by these sites: leave the `with` block first, or change the "
-                "weights instead."
+                f"the network is patched or captured at {named}, but {what} {why}: leave the "
+                "`with` block first, or change the weights instead."
             )
 
     def at(
