@@ -79,8 +79,7 @@ class Block(nn.Module):
     def attend_tapped(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Queries:
         """Each head's mixture of values of a stream; all before it passed through its tap."""
         queries, keys, values = (
-            tap(part, made)
-            for part, made in zip(READ, self._read_tapped(x, view, tap), strict=True)
+            tap(part, made) for part, made in zip(READ, self.read_tapped(x, view, tap), strict=True)
         )
         if view.cache is not None:
             keys, values = self.attn.extend(view.cache, keys, values)
@@ -108,7 +107,7 @@ class Block(nn.Module):
             z = z.detach() + (mixed - mixed.detach())
         return mix_rows(is_changed, mixed, z)
 
-    def _read_tapped(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> tuple[Tensor, ...]:
+    def read_tapped(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> tuple[Tensor, ...]:
         """Queries, keys and values of a stream, each head's of what a patch lets it read."""
         made = self.read(x, view.cos, view.sin)
         for number, part in enumerate(READ):

@@ -90,8 +90,8 @@ class PatchedEngine(Engine):
         tokens = self.base.tokens if source.tokens is None else source.tokens[:, source.moved]
         with taps.on_tokens(None if tokens is None else tokens[: len(x)]):
             tap = taps.at(f"layers.{layer}.")
-            projected = self.net.block(layer).read(tap("resid_in", x), view.cos, view.sin)
-            made = tap(part, projected[PROJECTED.index(part)])
+            read = self.net.block(layer).read_tapped(tap("resid_in", x), view, tap)
+            made = tap(part, read[PROJECTED.index(part)])
         return made[batch.pair_sample if len(made) > 1 else 0, batch.position]
 
 
