@@ -57,15 +57,17 @@ def test_every_page_is_in_the_sites_index():
 
 
 def test_the_example_of_coming_from_runs():
-    (example,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/coming-from.md").read_text(), re.S
-    )
+    page = (ROOT / "docs/coming-from.md").read_text()
     names: dict[str, Any] = {}
-    exec(example, names)
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
     layers = names["model"].net.config.layers
     assert list(names["cache"]) == [f"layers.{i}.resid_out" for i in range(layers)]
     assert names["logits"].shape == names["ablated"].shape
     assert not torch.allclose(names["logits"], names["ablated"])
+    model, drawn = names["model"], names["drawn"]
+    plain = unmask.sample(model, names["texts"], steps=4, length=24)
+    same = [torch.equal(a, b) for a, b in zip(drawn.confidence, plain.confidence, strict=True)]
+    assert same == [True, False], "the second text alone is patched"
 
 
 def list_documented() -> dict[str, Any]:

@@ -205,6 +205,6 @@ def test_shares_are_what_acts_at_every_position(name, kind):
 def test_an_edit_is_seen_by_tracing_and_refused_under_a_patch(model):
     edit = make_edit(model, 1)
     with model.net.patch({"layers.0.mlp_out": torch.zeros_like}):
-        with pytest.raises(UserError, match="shares does not run it whole"):
+        with pytest.raises(UserError, match="shares is of the network's own states"):
             edit.shares(model, TOKENS)
         model.logits(TOKENS)

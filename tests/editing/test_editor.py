@@ -221,7 +221,7 @@ def test_mistakes_are_sentences():
         with pytest.raises(UserError, match=words.replace("[", r"\[")):
             write(model, **changes)
     with model.net.patch({"layers.0.mlp_out": torch.zeros_like}):
-        with pytest.raises(UserError, match="editing does not run it whole"):
+        with pytest.raises(UserError, match="editing writes weights, which stay"):
             write(model)
         model.logits(torch.zeros(1, 4, dtype=torch.long))
     singular = unmask.editing.moments.Moments({1: torch.zeros(160, 160).double()}, "met", 10)

@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from unmask.net import fused
-from unmask.net.blocks import Head, RMSNorm
 from unmask.net.config import NetConfig
-from unmask.net.layers import add_and_norm
+from unmask.net.layers import Head, RMSNorm, add_and_norm
 from unmask.net.transformer import Transformer
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 

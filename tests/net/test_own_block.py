@@ -18,7 +18,8 @@ from unmask.net.blocks import BLOCKS, Block, ParallelBlock, make_norm, register_
 from unmask.net.counts import count_parameters
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
-from unmask.representation.keys import map_keys
+from unmask.representation.keys import map_keys, record_layer
+from unmask.representation.prompts import PromptRow, stack_rows
 from unmask.representation.value_loss import LayersAbove
 from unmask.tracing.corruption import Noise
 from unmask.tracing.tokens import trace_tokens
@@ -100,6 +101,8 @@ def test_a_value_and_a_key(model):
     net, tokens = model.net, torch.arange(12).view(2, 6)
     generator = torch.Generator().manual_seed(2)
     place, reads = torch.tensor([1, 2]), torch.tensor([[4, 5], [3, 5]])
+    rows = zip(tokens.tolist(), place.tolist(), reads.tolist(), strict=True)
+    rows = stack_rows([PromptRow(*row, [0, 0], 0) for row in rows], net.embedding.weight.device)
     for layer in range(net.config.layers):
         added = torch.randn(2, 64, generator=generator)
 
@@ -112,8 +115,7 @@ def test_a_value_and_a_key(model):
         ):
             net(tokens)
         expected = sites["layers.2.resid_out"].take_along_dim(reads[..., None], dim=1)
-        leaving = net.run_layers(net.embed(tokens), 0, layer + 1)
-        above = LayersAbove(net, layer, leaving, place, reads)
+        above = LayersAbove(net, layer, record_layer(model, rows, layer), rows)
         torch.testing.assert_close(above.run(added), expected, atol=1e-5, rtol=1e-5)
     key = torch.randn(3, net.config.mlp_width, generator=generator)
     with net.patch({"layers.1.mlp_key": lambda x: key.expand_as(x)}):

@@ -11,7 +11,7 @@ from unmask import UserError
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.net.blocks import BLOCKS, Block
-from unmask.net.sites import untouched
+from unmask.net.taps import untouched
 from unmask.representation.extraction import choose_group_facts, find_groups
 from unmask.representation.prompts import lay_out_case, make_prefixes, put_before
 from unmask.representation.settings import (

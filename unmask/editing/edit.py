@@ -121,7 +121,8 @@ class Edit(Shown):
             tokens: States, such as those of a trajectory.
         """
         net = model.net
-        net.taps.require_none("reading an edit's shares")
+        why = "is of the network's own states"
+        net.taps.require_none("reading an edit's shares", why=why)
         if not self.layers:
             return {}
         if not self.is_on(model):

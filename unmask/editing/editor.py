@@ -190,7 +190,8 @@ def _prepare(
     watch: WatchSearch | None = None,
 ) -> _SearchedFacts:
     """Check all that was given, lay the facts out, and search their values."""
-    model.net.taps.require_none("editing")
+    why = "writes weights, which stay when the patch is gone"
+    model.net.taps.require_none("editing", why=why)
     given = _list_facts(facts)
     targets = _choose_objects(given, objects)
     if layers is None:
@@ -349,10 +350,8 @@ class RevealedLoss(ValueLoss):
         rows = [row for case in self.cases for row in self._show(case)]
         self.rows = stack_rows(rows, self.model.device)
         self.is_target = self.rows.is_target
-        leaving = record_layer(self.model, self.rows, self.layer).leaving
-        self.above = LayersAbove(
-            self.model.net, self.layer, leaving, self.rows.position, self.rows.reads
-        )
+        record = record_layer(self.model, self.rows, self.layer)
+        self.above = LayersAbove(self.model.net, self.layer, record, self.rows)
         if self.unconditional is not None:
             self.unconditional = self._run_unconditional()
         self.step += 1

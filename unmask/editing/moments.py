@@ -207,7 +207,7 @@ def _multiply_keys(
 ) -> dict[int, Float[Tensor, "F F"]]:
     """The sum of k k^T over all positions, by layer."""
     net, layers = model.net, list(layers)
-    net.taps.require_none("gathering moments")
+    net.taps.require_none("gathering moments", why="is of the network's own states")
     with net.capture(*(f"layers.{layer}.mlp_key" for layer in layers)) as taken:
         net.run_layers(net.embed(tokens), 0, max(layers) + 1)
     keys = {layer: taken[f"layers.{layer}.mlp_key"].flatten(0, 1) for layer in layers}

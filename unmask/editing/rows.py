@@ -16,7 +16,7 @@ from unmask.base.errors import UserError
 from unmask.editing.edit import Edit, digest_downs, get_down
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.net.sites import Patch
+from unmask.net.sites import Patch, PatchContext
 
 
 class RowEdits:
@@ -67,10 +67,8 @@ class RowEdits:
         def add(layer: int) -> Patch:
             residuals, readers = self._factors[layer]
 
-            def act(out: Tensor) -> Tensor:
-                key, items = keys.pop(layer), self.model.net.taps.rows
-                own = owner if items is None else owner[list(items)]
-                assert len(own) == len(key), "rows that were not announced are not all there"
+            def act(out: Tensor, context: PatchContext) -> Tensor:
+                key, own = keys.pop(layer), owner[list(context.rows)]
                 self._shares[layer] = key @ readers[own].mT  # [B, L, E]
                 return out + self._shares[layer] @ residuals[own].mT
 

@@ -7,6 +7,7 @@ guidance plays no part.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 import torch
@@ -108,23 +109,30 @@ def _score_group(
     # 1. P prompts of one length, N answers filled up to one length [N, A], and whose they are [N].
     device, past = model.device, len(prompts[0])
     flat = [answer for those in answers for answer in those]
-    owner = torch.tensor([i for i, those in enumerate(answers) for _ in those], device=device)
+    owners = [i for i, those in enumerate(answers) for _ in those]
+    owner = torch.tensor(owners, device=device)
     counts = torch.tensor([len(answer) for answer in flat], device=device)
     longest = max(len(answer) for answer in flat)
     padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in flat], device=device)
     given = torch.tensor([list(prompt) for prompt in prompts], device=device)
     last = torch.tensor([past - 1], device=device)
     # 2. log p after each prompt [P, V], and of every answer's tokens [N, A].
-    if model.net.taps.attached:
-        # Patches and captures see whole texts: every answer is run with its prompt before it.
-        with model.net.taps.in_rows(numbers):
-            first = log_softmax(model, model.net(given, None, last)[:, 0])
-        read_at = torch.arange(past - 1, past + longest - 1, device=device)
-        with model.net.taps.in_rows([numbers[i] for i in owner.tolist()]):
-            logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
-        logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
-    else:
-        first, logp = _score_with_cache(model, given, last, owner, padded, counts)
+    taps = model.net.taps
+    usual = cache(lambda: _score_with_cache(model, given, last, owner, padded, counts))
+    read_at = torch.arange(past - 1, past + longest - 1, device=device)
+
+    # Patches and captures see whole texts: every answer is run with its prompt before it.
+    def read_first() -> Float[Tensor, "P V"]:
+        return log_softmax(model, model.net(given, None, last)[:, 0])
+
+    def read_answers() -> Float[Tensor, "N A"]:
+        logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
+        return log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
+
+    with taps.in_rows(numbers):
+        first = taps.run_watched(read_first, lambda: usual()[0])
+    with taps.in_rows([numbers[i] for i in owners]):
+        logp = taps.run_watched(read_answers, lambda: usual()[1])
     # 3. Each prompt's answers again, without what filled them up.
     rows, entropies = logp.tolist(), entropy(first).tolist()
     begin = 0

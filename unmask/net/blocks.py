@@ -4,135 +4,26 @@ import math
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.base.errors import UserError, suggest
-from unmask.net.cache import Cache, Snapshot
+from unmask.net.attention import Attention, Keys, Projected, Queries, Residual
 from unmask.net.config import NetConfig
-from unmask.net.fused import fuses
-from unmask.net.layers import Linear, RMSNorm, add_and_norm, make_norm
+from unmask.net.layers import add_and_norm, make_norm
 from unmask.net.mlp import Experts, make_mlp
 from unmask.net.pieces import PIECES, at_weights
-from unmask.net.rotary import rotate
-from unmask.net.sites import Tap, is_wanted, untouched
+from unmask.net.sites import Tap
+from unmask.net.taps import is_wanted, mix_rows, untouched
 from unmask.net.view import View
 
-Residual = Float[Tensor, "*n D"]
 InnerKey = Float[Tensor, "*n F"]
 """The MLP's inner activation."""
-Projected = tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]
-"""Queries, keys and values."""
-Queries = Float[Tensor, "B n H d"]
-Keys = Float[Tensor, "B N h d"]
-"""Keys or values of all that a pass sees: with a cache more than the queries are."""
 
 
-class Head(Linear):
-    """Logits of the stream.
-
-    Tensor cores take rows of 16 bytes: with an odd number of logits in 16 bits the product is
-    several times slower. Then every row has room to spare, and the last few logits are a second
-    product.
-    """
-
-    def forward(self, input: Residual) -> Float[Tensor, "*n V"]:
-        rows, spare = len(self.weight), -len(self.weight) % 8
-        if not spare or input.element_size() != 2 or not fuses(input, self.weight):
-            return super().forward(input)
-        flat, even = input.reshape(-1, input.shape[-1]), rows - rows % 8
-        logits = input.new_empty(len(flat), rows + spare)
-        for part in (slice(even), slice(even, rows)):
-            torch.mm(flat, self.weight[part].T, out=logits[:, part])
-        if self.bias is not None:
-            logits[:, :rows] += self.bias
-        return logits[:, :rows].unflatten(0, input.shape[:-1])
-
-
-class Attention(nn.Module):
-    """Attention with grouped queries; causal or not is a matter of the view."""
-
-    def __init__(self, config: NetConfig, layer: int):
-        super().__init__()
-        self.layer = layer
-        self.heads, self.kv, self.head_dim = config.heads, config.kv, config.head_dim
-        # One product for queries, keys and values: fewer, larger matrices.
-        rows = (config.heads + 2 * config.kv) * config.head_dim
-        self.qkv = Linear(config.width, rows, bias=config.qkv_bias)
-        self.out = Linear(config.heads * config.head_dim, config.width, bias=config.out_bias)
-        self.qk_norm = config.qk_norm
-        if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
-            self.k_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
-
-    def project(self, x: Residual, cos: Tensor | None, sin: Tensor | None) -> Projected:
-        """Queries, keys and values of the normalised stream, turned by their positions' angles."""
-        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-        queries_keys, values = qkv.split((self.heads + self.kv, self.kv), dim=-2)
-        if self.qk_norm:
-            queries, keys = queries_keys.split((self.heads, self.kv), dim=-2)
-            queries_keys = torch.cat((self.q_norm(queries), self.k_norm(keys)), dim=-2)
-        if cos is not None and sin is not None:
-            queries_keys = rotate(queries_keys, cos, sin)
-        queries, keys = queries_keys.split((self.heads, self.kv), dim=-2)
-        return queries, keys, values
-
-    def mix(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Queries:
-        """`Block.attend`."""
-        if mask is None and fuses(queries) and self._is_short(queries, keys, values):
-            from unmask.net import kernels
-
-            return kernels.attend(queries, keys, values, is_causal)
-        z = F.scaled_dot_product_attention(
-            queries.transpose(1, 2),
-            keys.transpose(1, 2),
-            values.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=is_causal,
-            enable_gqa=self.kv != self.heads,
-        )
-        return z.transpose(1, 2)
-
-    def weigh(
-        self, queries: Tensor, keys: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Float[Tensor, "B H n N"]:
-        """Each head's weights, in the dtype of the queries: what `mix` uses and does not keep."""
-        shared = keys.repeat_interleave(self.heads // self.kv, dim=2)
-        scores = torch.einsum("bnhd,bmhd->bhnm", queries, shared).float() / self.head_dim**0.5
-        if is_causal:
-            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
-        return scores.softmax(-1).to(queries.dtype)
-
-    def mix_by(self, pattern: Float[Tensor, "B H n N"], values: Keys) -> Queries:
-        """Each head's mixture of values by weights that were given."""
-        shared = values.repeat_interleave(self.heads // self.kv, dim=2)
-        return torch.einsum("bhnm,bmhd->bnhd", pattern, shared)
-
-    @staticmethod
-    def _is_short(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
-        from unmask.net import kernels
-
-        alike = all(x.dtype == queries.dtype and x.stride(-1) == 1 for x in (queries, keys, values))
-        return alike and kernels.can_attend(queries, keys)
-
-    def extend(
-        self,
-        cache: Cache | Snapshot,
-        keys: Float[Tensor, "B n h d"],
-        values: Float[Tensor, "B n h d"],
-    ) -> tuple[Keys, Keys]:
-        """All keys and values that the cache holds of this layer, the new ones among them."""
-        new = (x.transpose(1, 2).to(cache.keys.device) for x in (keys, values))
-        keys, values = (
-            kept.transpose(1, 2).to(keys.device) for kept in cache.extend(self.layer, *new)
-        )
-        return keys, values
+READ = ("attn_q", "attn_k", "attn_v")
+"""Sites of what attention reads of the stream."""
 
 
 class Block(nn.Module):
@@ -180,43 +71,88 @@ class Block(nn.Module):
     def run(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Float[Tensor, "B L D"]:
         """The whole layer, every activation passed through its tap."""
         x = tap("resid_in", x)
-        queries, keys, values = self.read(x, view.cos, view.sin)
-        queries, keys = tap("attn_q", queries), tap("attn_k", keys)
-        values = tap("attn_v", values)
-        if view.cache is not None:
-            keys, values = self.attn.extend(view.cache, keys, values)
-        z = tap("attn_z", self._attend_tapped(queries, keys, values, view, tap))
+        z = tap("attn_z", self.attend_tapped(x, view, tap))
         attn = tap("attn_out", self.attn_out(z))
         mlp, stream = self.run_mlp(x, attn, tap)
         return tap("resid_out", self.after_mlp(stream, tap("mlp_out", mlp)))
 
-    def _attend_tapped(
-        self, queries: Tensor, keys: Tensor, values: Tensor, view: View, tap: Tap
-    ) -> Queries:
-        """Each head's mixture of values, by the pattern that a patch left where one changed it."""
-        if not is_wanted(tap, "attn_pattern"):
+    def attend_tapped(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Queries:
+        """Each head's mixture of values of a stream; all before it passed through its tap."""
+        queries, keys, values = (
+            tap(part, made) for part, made in zip(READ, self.read_tapped(x, view, tap), strict=True)
+        )
+        if view.cache is not None:
+            keys, values = self.attn.extend(view.cache, keys, values)
+        if not is_wanted(tap, "attn_scores", "attn_pattern"):
             return self.attend(queries, keys, values, view.mask, view.is_causal)
-        if type(self).attend is not Block.attend and type(self).weigh is Block.weigh:
-            raise UserError(
-                f"the block {type(self).__name__} attends in its own way, and its patterns are not "
-                "known: define its `weigh` beside its `attend`."
-            )
-        pattern = self.weigh(queries, keys, view.mask, view.is_causal)
-        changed = tap("attn_pattern", pattern)
-        if changed is not pattern and not torch.equal(changed, pattern):
+        self._require_known(is_wanted(tap, "attn_scores"))
+        # 1. The pattern [B, H, n, N] as it is, and as patches leave it.
+        sees = view.mask, view.is_causal
+        pattern = changed = self.weigh(queries, keys, *sees)
+        if is_wanted(tap, "attn_scores"):
+            scores = tap("attn_scores", self.score(queries, keys, *sees))
+            changed = scores.softmax(-1).to(queries.dtype)
+        changed = tap("attn_pattern", changed)
+        is_changed = _find_changed(changed, pattern)
+        # 2. The mixture by what was changed; of rows without a change it is what it is without a
+        #    tap, to the last bit, and a gradient goes through the pattern.
+        if all(is_changed):
             return self.attn.mix_by(changed, values)
-        # To the last bit what it is without a tap; a gradient goes through the pattern.
-        z = self.attend(queries, keys, values, view.mask, view.is_causal)
-        if not (torch.is_grad_enabled() and changed.requires_grad):
+        z = self.attend(queries, keys, values, *sees)
+        has_gradient = torch.is_grad_enabled() and changed.requires_grad
+        if not (has_gradient or any(is_changed)):
             return z
         mixed = self.attn.mix_by(changed, values)
-        return z.detach() + (mixed - mixed.detach())
+        if has_gradient:
+            z = z.detach() + (mixed - mixed.detach())
+        return mix_rows(is_changed, mixed, z)
+
+    def read_tapped(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> tuple[Tensor, ...]:
+        """Queries, keys and values of a stream, each head's of what a patch lets it read."""
+        made = self.read(x, view.cos, view.sin)
+        for number, part in enumerate(READ):
+            if not is_wanted(tap, f"{part}_in"):
+                continue
+            # 1. The stream once for each head [B, L, H, D], without copying.
+            given = x[..., None, :].expand(*x.shape[:-1], made[number].shape[-2], -1)
+            inputs, heads = tap(f"{part}_in", given), list(made[number].unbind(-2))
+            # 2. Heads and rows that read something else, or what a gradient asks for, read anew.
+            for head, own in enumerate(inputs.unbind(-2)):
+                is_new = _find_changed(own, x) if inputs is not given else [False]
+                if torch.is_grad_enabled() and inputs.requires_grad:
+                    is_new = [True] * len(x)
+                if any(is_new):
+                    new = self.read(own, view.cos, view.sin)[number][..., head, :]
+                    heads[head] = mix_rows(is_new, new, heads[head])
+            made = (*made[:number], torch.stack(heads, -2), *made[number + 1 :])
+        return made
+
+    def _require_known(self, scores: bool) -> None:
+        """Raise where a block attends in its own way, and does not say how."""
+        own = type(self)
+        attends = own.attend is not Block.attend
+        if scores:
+            is_known = own.score is not Block.score or not (attends or own.weigh is not Block.weigh)
+        else:
+            is_known = not attends or (own.score, own.weigh) != (Block.score, Block.weigh)
+        if not is_known:
+            what, piece = ("scores", "score") if scores else ("patterns", "weigh")
+            raise UserError(
+                f"the block {own.__name__} attends in its own way, and its {what} are not known: "
+                f"define its `{piece}` beside its `attend`."
+            )
+
+    def score(
+        self, queries: Queries, keys: Keys, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Float[Tensor, "B H n N"]:
+        """What softmax makes the pattern of, in float32: -inf where a position cannot attend."""
+        return self.attn.score(queries, keys, mask, is_causal)
 
     def weigh(
         self, queries: Queries, keys: Keys, mask: Tensor | None = None, is_causal: bool = False
     ) -> Float[Tensor, "B H n N"]:
         """How much each position takes of each other, which `attend` itself does not keep."""
-        return self.attn.weigh(queries, keys, mask, is_causal)
+        return self.score(queries, keys, mask, is_causal).softmax(-1).to(queries.dtype)
 
     @at_weights
     def read(self, x: Residual, cos: Tensor | None, sin: Tensor | None) -> Projected:
@@ -260,7 +196,8 @@ class Block(nn.Module):
         """
         own = type(self)
         is_plain = own.after_attention is Block.after_attention and own.mlp_key is Block.mlp_key
-        if tap is untouched and is_plain and not isinstance(self.mlp, Experts):
+        is_plain &= not is_wanted(tap, "mlp_in", "mlp_key")
+        if is_plain and not isinstance(self.mlp, Experts):
             both = add_and_norm(x, attn, self.mlp_norm)
             if both is not None:
                 return self.mlp_out(self.mlp(both[1])), both[0]
@@ -293,6 +230,11 @@ class Block(nn.Module):
         """The stream that leaves the block, and what the MLP added, once attention is done."""
         mlp, stream = self.run_mlp(x, attn)
         return self.after_mlp(stream, mlp), mlp
+
+
+def _find_changed(now: Float[Tensor, "B *n"], before: Float[Tensor, "B *n"]) -> list[bool]:
+    """In which rows a patch left something else than stood there."""
+    return [False] * len(now) if now is before else (now != before).flatten(1).any(-1).tolist()
 
 
 class ParallelBlock(Block):

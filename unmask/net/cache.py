@@ -94,6 +94,8 @@ class Snapshot:
         self.values = torch.empty(shape, device=device, dtype=dtype)
         self.places: Int[Tensor, "B A"] | None = None
         """Where the tokens of a pass stand; None: everywhere."""
+        self._kept: dict[object, Tensor] = {}
+        """Activations of whole canvases, where a patch looks at them."""
 
     def __len__(self) -> int:
         return self.keys.shape[1]
@@ -119,3 +121,23 @@ class Snapshot:
         self.keys[layer].scatter_(2, index, keys.to(self.keys.dtype))
         self.values[layer].scatter_(2, index, values.to(self.values.dtype))
         return self.keys[layer], self.values[layer]
+
+    def complete(self, name: object, x: Tensor, axis: int = 1) -> Tensor:
+        """An activation of the whole canvas: what is new in its places, the rest as it was kept."""
+        if self.places is not None:
+            x = self._kept[name].scatter(axis, self._index(x, axis), x)
+        self._kept[name] = x
+        return x
+
+    def select(self, whole: Tensor, axis: int = 1) -> Tensor:
+        """The places of a pass, out of what stands on the whole canvas."""
+        return whole if self.places is None else whole.gather(axis, self._index(whole, axis))
+
+    def _index(self, like: Tensor, axis: int) -> Tensor:
+        """The places, at every number that an activation has for one of them."""
+        assert self.places is not None
+        shape = [1] * like.ndim
+        shape[0], shape[axis] = self.places.shape
+        wanted = list(like.shape)
+        wanted[axis] = self.places.shape[1]
+        return self.places.view(shape).expand(wanted)

@@ -12,7 +12,8 @@ from unmask.base.errors import UserError
 from unmask.net.blocks import BLOCKS, Block, InnerKey, Projected, Residual
 from unmask.net.config import NetConfig
 from unmask.net.layers import Embedding, Linear
-from unmask.net.sites import Tap, untouched
+from unmask.net.sites import Tap
+from unmask.net.taps import untouched
 from unmask.net.view import View
 
 T = TypeVar("T")

@@ -1,5 +1,6 @@
 """The small parts of a network: matrices without drawn weights, and norms."""
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,6 +21,27 @@ class Embedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         pass
+
+
+class Head(Linear):
+    """Logits of the stream.
+
+    Tensor cores take rows of 16 bytes: with an odd number of logits in 16 bits the product is
+    several times slower. Then every row has room to spare, and the last few logits are a second
+    product.
+    """
+
+    def forward(self, input: Float[Tensor, "*n D"]) -> Float[Tensor, "*n V"]:
+        rows, spare = len(self.weight), -len(self.weight) % 8
+        if not spare or input.element_size() != 2 or not fuses(input, self.weight):
+            return super().forward(input)
+        flat, even = input.reshape(-1, input.shape[-1]), rows - rows % 8
+        logits = input.new_empty(len(flat), rows + spare)
+        for part in (slice(even), slice(even, rows)):
+            torch.mm(flat, self.weight[part].T, out=logits[:, part])
+        if self.bias is not None:
+            logits[:, :rows] += self.bias
+        return logits[:, :rows].unflatten(0, input.shape[:-1])
 
 
 class RMSNorm(nn.RMSNorm):

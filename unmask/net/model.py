@@ -90,6 +90,9 @@ class Model(Shown):
     blueprint: Blueprint
     tokenizer: Tokenizer | None = None
 
+    def __post_init__(self) -> None:
+        self.net.taps.mask_id = self.blueprint.mask_id
+
     def __repr__(self) -> str:
         config, weight = self.net.config, self.net.embedding.weight
         return (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from unmask.net.sites import keep_home
+from unmask.net.taps import keep_home
 
 if TYPE_CHECKING:
     from unmask.net.transformer import Transformer
@@ -23,6 +23,7 @@ P = TypeVar("P", bound=Callable[..., Any])
 PIECES = (
     "read",
     "attend",
+    "score",
     "weigh",
     "attn_out",
     "after_attention",

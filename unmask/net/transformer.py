@@ -1,6 +1,6 @@
 """One transformer for every model: a diffusion network, or with `causal` its AR twin."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, overload
@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.net.blocks import Block, Head, initialise, make_block
+from unmask.net.blocks import Block, initialise, make_block
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import ConditionedNorm, ConditionInput, LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.graphs import Graphs, can_replay
-from unmask.net.layers import Embedding, PredictionNorm, make_norm
+from unmask.net.layers import Embedding, Head, PredictionNorm, make_norm
 from unmask.net.pieces import locate_layers
 from unmask.net.rotary import RotaryTables
-from unmask.net.sites import Patch, Steps, Taps, keep_home, parse_steps
+from unmask.net.sites import Patch, Steps
+from unmask.net.taps import Taps, keep_home
 from unmask.net.view import (
     View,
     check_length,
@@ -135,6 +136,8 @@ class Transformer(nn.Module):
         """The residual stream that enters layer 0; `t` is for networks that are told the time."""
         check_token_rows(tokens)
         x = self.embedding(tokens)
+        in_part = isinstance(cache, Snapshot) and self.taps.attached
+        self.taps.tokens = cache.complete("tokens", tokens) if in_part else tokens
         return self._enter(self.embed_norm(x) if self.config.embed_norm else x, real, cache, t)
 
     def embed_latents(
@@ -145,6 +148,7 @@ class Transformer(nn.Module):
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream of noised token vectors, with the last guess at the clean ones as a hint."""
+        self.taps.tokens = None
         return self._enter(self.latents(z, hint), real, None, t)
 
     def _enter(
@@ -152,7 +156,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         past = cache.length - cache.padding if isinstance(cache, Cache) else 0
         check_length(self.config, past + x.shape[1])
-        x = self.taps.at()("embed", x)
+        snapshot = cache if isinstance(cache, Snapshot) else None
+        x = self.taps.at(snapshot=snapshot)("embed", x)
         if self.config.positions == "learned":
             x = x + self.position(find_places(x, real, cache)[0])
         if self.config.token_types is not None:
@@ -184,9 +189,9 @@ class Transformer(nn.Module):
         view = self.view(x, real, cache, sees, positions)
         if condition is not None:
             view = replace(view, condition=condition)
-        home = x.device
+        home, snapshot = x.device, cache if isinstance(cache, Snapshot) else None
         for layer in range(start, stop):
-            own, tap = view.of(layer), self.taps.at(f"layers.{layer}.")
+            own, tap = view.of(layer), self.taps.at(f"layers.{layer}.", snapshot)
             if (away := self.block(layer).elsewhere) is not None:
                 own, tap = own.to(away), keep_home(tap, home)
             x = self.layers[layer](x.to(away or home), own, tap)
@@ -210,19 +215,21 @@ class Transformer(nn.Module):
         `at` is a mask [B, L] of that `number` of positions (logits [N, V]), positions [n] for all
         rows, or positions [B, n] row by row (logits [B, n, V]).
         """
-        conditions = () if condition is None else (condition[:, None],)
+        conditions, packed = () if condition is None else (condition[:, None],), None
         if at is not None:
             check_positions(at, x)
             if at.dtype == torch.bool and condition is not None:
                 each = condition[:, None].expand(-1, x.shape[1], -1)
                 conditions = (select_rows(each, at, number),)
             if at.dtype == torch.bool:
+                if self.taps.attached:
+                    packed = locate(at, number) // x.shape[1]
                 x = select_rows(x, at, number)
             elif at.ndim == 1:
                 x = x[:, at]
             else:
                 x = x.take_along_dim(at[..., None], dim=1)
-        tap = self.taps.at()
+        tap = self.taps.at(packed=packed)
         x = tap("final", self.norm(x, *conditions))
         return tap("logits", self.head(x))
 
@@ -243,7 +250,7 @@ class Transformer(nn.Module):
 
         Args:
             names: Sites (`unmask.net.sites` lists them with their shapes); `*` stands for any
-                layer or part.
+                layer or part. A name at which nothing comes by is an error.
             steps: Denoising steps to keep, counted from 1: a number, several, or "all".
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
@@ -256,54 +263,42 @@ class Transformer(nn.Module):
         >>> by_step[4]["layers.3.attn_pattern"].shape[-2:]
         torch.Size([8, 8])
         """
-        taken: dict = {}
-
-        def keep(site: str) -> Patch:
-            def act(x: Tensor) -> Tensor:
-                held = taken if steps is None else taken.setdefault(self.taps.step, {})
-                held[site] = x
-                return x
-
-            return act
-
-        functions = {site: keep(site) for site in self.taps.find(names)}
-        with self.taps.attach(functions, parse_steps(steps)):
+        with self.taps.capture(names, steps) as taken:
             yield taken
 
     @contextmanager
-    def patch(self, functions: Mapping[str, Patch], steps: Steps | None = None) -> Generator[None]:
+    def patch(
+        self,
+        functions: Mapping[str, Patch],
+        steps: Steps | None = None,
+        rows: int | Collection[int] | None = None,
+    ) -> Generator[None]:
         """Inside the block, each site's activation is what its function makes of it.
 
         Args:
             functions: By site, or by a pattern with `*`, a function from the activation to one of
                 the same shape. It must not write into the tensor it gets, which other sites and
-                captures may share, and should treat all rows alike: samplers and scores make
-                batches of their own.
+                captures may share, and what it does may depend on nothing but that tensor and its
+                context: samplers, scores and traces run the network as often as they need to. A
+                function with an argument named `context` gets a `unmask.net.sites.PatchContext`:
+                the tokens, which of them are masks, the step, the site, and which text each row is
+                about.
             steps: Denoising steps of a sampler at which they act, counted from 1: a number,
                 several, or "all"; by default they act in every pass, of a sampler or not.
+            rows: Which of the given texts they act on, counted from 0: a number or several. The
+                function sees the rows of these alone, and the other rows stay as they are.
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> with model.net.patch({"layers.2.mlp_out": torch.zeros_like}):
         ...     ablated = model.logits("We sat down beside[MASK]")
-        >>> with model.net.patch({"layers.2.mlp_out": torch.zeros_like}, steps=1):
+        >>> with model.net.patch({"layers.2.mlp_out": torch.zeros_like}, steps=1, rows=1):
+        ...     drawn = unmask.sample(model, ["We sat down"] * 2, steps=4, length=8)
+        >>> def hide_masks(x, context):
+        ...     return x.masked_fill(context.open[..., None], 0.0)
+        >>> with model.net.patch({"layers.2.mlp_out": hide_masks}):
         ...     drawn = unmask.sample(model, "We sat down", steps=4, length=8)
         """
-        patches: dict[str, Patch] = {}
-        for name, act in functions.items():
-            if not callable(act):
-                raise UserError(
-                    f"the patch at {name} is a {type(act).__name__}: expected a function from the "
-                    "activation to the one that replaces it; for fixed values write "
-                    "lambda x: values.expand_as(x)."
-                )
-            for site in self.taps.find([name]):
-                if site in patches:
-                    raise UserError(
-                        f"site {site} is patched twice, the second time by {name!r}: name it once, "
-                        "or open a second `with` block, which acts on what the first one left."
-                    )
-                patches[site] = act
-        with self.taps.attach(patches, parse_steps(steps)):
+        with self.taps.patch(functions, steps, rows):
             yield
 
     def tie_head(self) -> None:

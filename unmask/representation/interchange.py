@@ -134,7 +134,6 @@ def interchange(
     """
     if not swaps:
         raise UserError("no swaps were given: expected at least one, as `make_swaps` gives them.")
-    model.net.taps.require_none("interchange")
     layers = range(EMBEDDINGS, model.net.config.layers) if layers is None else layers
     prompts = [
         lay_out_prompt(model, swap.recipient, [swap.answer, swap.recipient]) for swap in swaps

@@ -31,7 +31,8 @@ class Key:
     k_star: Float[Tensor, "F"]
     """The mean over the prefixes."""
     mapped: Float[Tensor, "D"]
-    """What the layer's down projection makes of it: comparable with values."""
+    """What the layer's down projection makes of it: comparable with values. Patches of `mlp_out`
+    are of activations, and do not act on what a mean gives."""
     prefixes: tuple[str, ...]
 
 
@@ -75,7 +76,8 @@ def find_keys(model: Model, cases: Sequence[Case], layer: int) -> list[Key]:
     def read(batch: Sequence[Case]) -> list[Key]:
         # [facts * prefixes, F], averaged over prefixes [facts, F]
         rows = stack_rows([row for case in batch for row in case.key_rows], model.device)
-        keys = record_layer(model, rows, layer).key.unflatten(0, (len(batch), -1))
+        per_fact = len(rows.tokens) // len(batch)
+        keys = record_layer(model, rows, layer, per_fact).key.unflatten(0, (len(batch), -1))
         k_star = keys.to(torch.promote_types(keys.dtype, torch.float32)).mean(1)
         results = zip(k_star.cpu(), map_keys(model, k_star, layer).cpu(), batch, strict=True)
         return [Key(layer, star, mapped, case.prefixes) for star, mapped, case in results]
@@ -123,21 +125,26 @@ def map_keys(model: Model, keys: Float[Tensor, "n F"], layer: int) -> Float[Tens
 class LayerRecord:
     """One layer's run over some rows."""
 
+    entering: Float[Tensor, "R L D"]
+    """The stream that enters the layer."""
     leaving: Float[Tensor, "R L D"]
     """The stream that leaves the layer."""
     key: Float[Tensor, "R F"]
     """`mlp_key` at each row's position."""
     value: Float[Tensor, "R D"]
     """`mlp_out` at each row's position."""
+    facts: list[int]
+    """Which fact each row is about."""
 
 
 @torch.no_grad()
-def record_layer(model: Model, rows: PromptBatch, layer: int) -> LayerRecord:
-    """Run the rows up to and through one layer."""
-    model.net.taps.require_none("reading keys and values")
+def record_layer(model: Model, rows: PromptBatch, layer: int, per_fact: int = 1) -> LayerRecord:
+    """Run the rows up to and through one layer; so many in a row are about one fact."""
     net, at = model.net, torch.arange(len(rows.tokens), device=rows.tokens.device)
     sites = [f"layers.{layer}.{part}" for part in ("mlp_key", "mlp_out")]
-    with net.capture(*sites) as taken:
-        leaving = net.run_layers(net.embed(rows.tokens), 0, layer + 1)
+    facts = [row // per_fact for row in range(len(at))]
+    with net.taps.in_rows(facts), net.capture(*sites) as taken:
+        entering = net.run_layers(net.embed(rows.tokens), 0, layer)
+        leaving = net.run_layers(entering, layer, layer + 1)
     key, value = (taken[site][at, rows.position] for site in sites)
-    return LayerRecord(leaving, key, value)
+    return LayerRecord(entering, leaving, key, value, facts)

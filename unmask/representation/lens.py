@@ -110,7 +110,8 @@ def logit_lens(
     (torch.Size([2, 6, 3]), 6)
     """
     model.paradigm.require_scored(model.name, "the logit lens is read")
-    model.net.taps.require_none("the logit lens", ("final", "logits"))
+    why = "reads them once for every layer"
+    model.net.taps.require_none("the logit lens", ("final", "logits"), why)
     states, end = _find_states(model, text, steps, row, sampling)
     reads_next, first = model.paradigm.predicts_next, states[0]
     wanted = _choose_positions(model, first, end, positions)

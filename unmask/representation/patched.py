@@ -92,7 +92,6 @@ def score_each_patched(
     length: int | None = None,
 ) -> list[list[list[AnswerScore]]]:
     """Scores of answers under several sets of changes, by set: layers below are run once."""
-    model.net.taps.require_none("scoring under changes of one's own")
     for layer in {layer for changes in variants for layer in changes}:
         _name_site(model, layer)  # refused here if there is none
     # 1. A row for each token of each answer, or one for all of a causal model's; `keys` say whose.
@@ -105,8 +104,10 @@ def score_each_patched(
             rows += steps
 
     def score(batch: Sequence[int]) -> list[list[TokenScores]]:
-        owners = torch.tensor([keys[n][0] for n in batch], device=model.device)
-        return _score_rows(model, [rows[n] for n in batch], owners, variants)
+        about = [keys[n][0] for n in batch]
+        owners = torch.tensor(about, device=model.device)
+        with model.net.taps.in_rows(about):
+            return _score_rows(model, [rows[n] for n in batch], owners, variants)
 
     # 2. Rows of about one length run together, all variants of a row one after the other.
     lengths = [len(row.tokens) for row in rows]

@@ -124,7 +124,12 @@ def map_cases(
     size = max(1, fit_rows(model, row_bytes) // len(cases[0].rows))
     sizes = [(case.num_targets, case.length) for case in cases]
     lengths = [case.length for case in cases]
-    return map_rows(model, lengths, size, lambda some: call([cases[i] for i in some]), sizes)
+
+    def call_some(numbers: Sequence[int]) -> Sequence[R]:
+        with model.net.taps.in_rows(numbers):
+            return call([cases[i] for i in numbers])
+
+    return map_rows(model, lengths, size, call_some, sizes)
 
 
 def map_rows(
@@ -146,7 +151,6 @@ def map_rows(
 def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -> Case:
     """One fact laid out for one layer; whatever is wrong with the arguments is a sentence."""
     fact = as_fact(fact)
-    model.net.taps.require_none("reading keys and values")
     layers = model.net.config.layers
     if not 0 <= layer < layers:
         raise UserError(

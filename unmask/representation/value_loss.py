@@ -6,9 +6,10 @@ computed again at each evaluation (`LayersAbove`); everything else is run once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -16,7 +17,7 @@ from unmask.net.blocks import Block
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
 from unmask.noise.guidance import mix
-from unmask.representation.keys import record_layer
+from unmask.representation.keys import LayerRecord, record_layer
 from unmask.representation.prompts import Case, PromptBatch, stack_rows
 from unmask.representation.settings import Extraction
 
@@ -44,16 +45,14 @@ class ValueLoss:
         #    prefix: what the MLP gives there is v0 [N, D].
         self.rows = stack_rows([row for case in cases for row in case.rows], model.device)
         _check_reach(model, self.rows, layer, cases)
-        record = record_layer(model, self.rows, layer)
         self.per_fact = len(self.rows.tokens) // self.num_facts
+        record = record_layer(model, self.rows, layer, self.per_fact)
         # Deltas are float32 at least, also where the network is bfloat16.
         self.dtype = torch.promote_types(record.value.dtype, torch.float32)
         self.v0 = record.value[:: self.per_fact].to(self.dtype)
         self.v0_norm = torch.linalg.vector_norm(self.v0, dim=-1)
         # 2. The layers above, which alone see the delta.
-        self.above = LayersAbove(
-            model.net, layer, record.leaving, self.rows.position, self.rows.reads
-        )
+        self.above = LayersAbove(model.net, layer, record, self.rows)
         self.is_target = self.rows.is_target
         self.mask: Tensor | None = None
         if model.mask_id is not None and model.mask_id < model.net.config.logit_rows:
@@ -64,8 +63,7 @@ class ValueLoss:
         self.above_kl: LayersAbove | None = None
         if settings.kl:
             rows = stack_rows([case.kl_prompt for case in cases], model.device)
-            leaving = record_layer(model, rows, layer).leaving
-            self.above_kl = LayersAbove(model.net, layer, leaving, rows.position, rows.reads)
+            self.above_kl = LayersAbove(model.net, layer, record_layer(model, rows, layer), rows)
             with torch.no_grad():
                 self.kl_logp = self._predict(self.above_kl.run(torch.zeros_like(self.v0)))[:, 0]
 
@@ -95,7 +93,9 @@ class ValueLoss:
         self, x: Float[Tensor, "R A D"], unconditional: Tensor | None = None
     ) -> Float[Tensor, "R A V"]:
         """log p at the positions read; the mask's is tiny, but finite for the KL."""
-        logits = self.model.net.unembed(x).to(self.dtype)
+        facts = [row * self.num_facts // len(x) for row in range(len(x))]
+        with self.model.net.taps.in_rows(facts):
+            logits = self.model.net.unembed(x).to(self.dtype)
         if unconditional is not None:
             logits = mix(logits, unconditional, self.settings.guidance)
         if self.mask is not None:
@@ -123,16 +123,11 @@ class LayersAbove:
     """
 
     @torch.no_grad()
-    def __init__(
-        self,
-        net: Transformer,
-        layer: int,
-        x: Float[Tensor, "R L D"],
-        position: Int[Tensor, "R"],
-        reads: Int[Tensor, "R A"],
-    ):
-        net.taps.require_none("the search for values")
-        self.net, self.layer, self.x, self.position, self.reads = net, layer, x, position, reads
+    def __init__(self, net: Transformer, layer: int, record: LayerRecord, rows: PromptBatch):
+        self.net, self.layer, self.x, self.tokens = net, layer, record.leaving, rows.tokens
+        self.position, self.reads, self.facts = rows.position, rows.reads, record.facts
+        self.entering = record.entering if net.taps.attached else None
+        x, position, reads = self.x, self.position, self.reads
         self.last = net.config.layers - 1
         self.rows = torch.arange(len(x), device=x.device)
         _check_addition(net.block(layer), layer, x[self.rows, position])
@@ -147,7 +142,34 @@ class LayersAbove:
             self.projected = net.block(layer + 1).read(x, view.cos, view.sin)
 
     def run(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:
-        """The stream that leaves the last layer where it is read, `added` to the MLP's output."""
+        """The stream that leaves the last layer where it is read, `added` to the MLP's output.
+
+        With patches all layers are run whole; of facts of which they change nothing, that does not
+        count.
+        """
+        taps = self.net.taps
+        if self.entering is None:
+            return self._run_changed(added)
+        with taps.in_rows(self.facts):
+            return taps.run_watched(
+                partial(self._run_whole, self.entering, added), partial(self._run_changed, added)
+            )
+
+    def _run_whole(
+        self, x: Float[Tensor, "R L D"], added: Float[Tensor, "R D"]
+    ) -> Float[Tensor, "R A D"]:
+        """`run` from the stream that enters the layer; what is added comes after the patches."""
+
+        def add(mlp: Float[Tensor, "R L D"]) -> Float[Tensor, "R L D"]:
+            at = (self.rows, self.position)
+            return mlp.index_put(at, added.to(mlp.dtype), accumulate=True)
+
+        taps, site = self.net.taps, f"layers.{self.layer}.mlp_out"
+        with taps.on_tokens(self.tokens), taps.attach({site: add}):
+            return self._take_reads(self.net.run_layers(x, self.layer))
+
+    def _run_changed(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:
+        """`run` of what can change alone."""
         # 1. What is added at the changed position [R, D] moves the stream that leaves the layer;
         #    the rest of it [R, L, D] stays.
         block = self.net.block(self.layer)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.net.cache import Cache
 from unmask.net.model import Model
 from unmask.sampling.canvas import check_lengths
 from unmask.sampling.state import Predictions, find_entropy
@@ -57,14 +58,9 @@ def decode_causal(
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
     drawing = sampler.stochastic * (limits - counts).double()
-    # 2. Logits after each prompt [B, V]. Patches and captures see whole texts: while there are any,
-    #    nothing is kept from step to step.
-    cache = None
-    if model.net.taps.attached:
-        with model.net.taps.in_step(1):
-            logits = _read_whole(model, canvas, counts)
-    else:
-        logits, cache = _read_prompts(model, prompts, filler, steps)
+    # 2. Logits after each prompt [B, V], and what is kept from step to step.
+    reader = _Reader(model, prompts, filler, steps)
+    logits = reader.read(1, canvas, counts, going)
     for step in range(1, steps + 1):
         # 3. A token for each row [B]: drawn or the likeliest one, and a planted one over either.
         if forbidden is not None:
@@ -97,14 +93,9 @@ def decode_causal(
                 break
         if step == steps:
             break
-        # 5. The next logits [B, V]. Rows that are done take up no position of the cache, which
-        #    could be past the context.
-        if cache is None:
-            with model.net.taps.in_step(step + 1):
-                logits = _read_whole(model, record.tokens, (counts + step).clamp(max=limits))
-        else:
-            real = going[:, None] if cache.padding else None
-            logits = model.net(token[:, None], real, cache=cache)[:, 0]
+        # 5. The next logits [B, V].
+        ends = (counts + step).clamp(max=limits)
+        logits = reader.read(step + 1, record.tokens, ends, going, token)
     # Looked at once: asking at every step would make the processor wait for the device.
     _check_numbers(record)
     return record.finish(record.step)
@@ -119,24 +110,52 @@ def _check_numbers(record: TrajectoryRecord) -> None:
         )
 
 
-def _read_whole(
-    model: Model, tokens: Int[Tensor, "B L"], lengths: Int[Tensor, "B"]
-) -> Float[Tensor, "B V"]:
-    """Logits after the first `lengths` tokens of each row, all of them run."""
-    return model.net(tokens[:, : int(lengths.max())], at=lengths[:, None] - 1)[:, 0]
+class _Reader:
+    """Logits after each row's text, with the keys and values of what stands before kept.
 
-
-def _read_prompts(model: Model, prompts: Sequence[Sequence[int]], filler: int, steps: int):
-    """Logits after each prompt, and the cache that holds them all.
-
-    Rows end at the same place, so that every later step is one column.
+    Patches and captures see whole texts at every step, not a column of each.
     """
-    longest = max(map(len, prompts))
-    tokens = torch.tensor([[filler] * (longest - len(row)) + list(row) for row in prompts])
-    real = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in prompts])
-    padding = longest - min(map(len, prompts))
-    room = min(longest + steps, model.net.config.context)
-    cache = model.net.new_cache(len(prompts), room, padding)
-    tokens, real = tokens.to(model.device), real.to(model.device)
-    last = torch.tensor([longest - 1], device=model.device)
-    return model.net(tokens, None if bool(real.all()) else real, last, cache)[:, 0], cache
+
+    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], filler: int, steps: int):
+        self.model, self.prompts, self.filler, self.steps = model, prompts, filler, steps
+        self.cache: Cache | None = None
+
+    def read(
+        self,
+        step: int,
+        tokens: Int[Tensor, "B L"],
+        lengths: Int[Tensor, "B"],
+        going: Bool[Tensor, "B"],
+        last: Int[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B V"]:
+        """Logits after the first `lengths` tokens of each row, of which the `last` are new."""
+        net = self.model.net
+
+        def read_whole() -> Float[Tensor, "B V"]:
+            return net(tokens[:, : int(lengths.max())], at=lengths[:, None] - 1)[:, 0]
+
+        def read_new() -> Float[Tensor, "B V"]:
+            if last is None or self.cache is None:
+                return self._read_prompts()
+            # Rows that are done take up no position of the cache, which could be past the context.
+            real = going[:, None] if self.cache.padding else None
+            return net(last[:, None], real, cache=self.cache)[:, 0]
+
+        with net.taps.in_step(step):
+            return net.taps.run_watched(read_whole, read_new)
+
+    def _read_prompts(self) -> Float[Tensor, "B V"]:
+        """Logits after each prompt, all of which are cached.
+
+        Rows end at the same place, so that every later step is one column.
+        """
+        model, prompts = self.model, self.prompts
+        longest = max(map(len, prompts))
+        tokens = torch.tensor([[self.filler] * (longest - len(row)) + list(row) for row in prompts])
+        real = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in prompts])
+        padding = longest - min(map(len, prompts))
+        room = min(longest + self.steps, model.net.config.context)
+        self.cache = model.net.new_cache(len(prompts), room, padding)
+        tokens, real = tokens.to(model.device), real.to(model.device)
+        last = torch.tensor([longest - 1], device=model.device)
+        return model.net(tokens, None if bool(real.all()) else real, last, self.cache)[:, 0]

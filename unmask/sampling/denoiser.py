@@ -1,5 +1,6 @@
 """The network as a sampler asks it: predictions at open positions, guided, cached if wanted."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -246,6 +247,35 @@ class BlockCacheDenoiser(Denoiser):
         return self._run_part(self._kept, xt, open_, real, positions, valid)
 
 
+class WatchedDenoiser(Denoiser):
+    """Runs whole canvases past what is attached; of rows that it has not changed, what is usual."""
+
+    def __init__(self, usual: Denoiser, forbidden: Int[Tensor, "n"] | None = None):
+        super().__init__(usual.model, usual.canvas, forbidden)
+        self.usual = usual
+
+    def enter_block(self, inside: Open) -> None:
+        self.usual.enter_block(inside)
+
+    def predict(
+        self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0
+    ) -> Predictions:
+        taps, usual = self.model.net.taps, self.usual
+        usual.calls, usual.rates = self.calls, self.rates
+        whole = super().predict(xt, open_, guidance, number)
+        changed = taps.find_changed(len(xt))
+        if all(changed):
+            return whole
+        with taps.silenced():
+            kept = usual.predict(xt, open_, guidance, number, same)
+        if not any(changed):
+            self.calls = usual.calls
+            return kept
+        owner = locate(open_) // open_.shape[1]
+        of_row = torch.tensor(changed, device=owner.device)[owner]
+        return replace(kept, rows=torch.where(of_row[:, None], whole.rows, kept.rows))
+
+
 def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:
     """Guided logits from those with and without the prompt; at least in float32."""
     wide = torch.promote_types(both.dtype, torch.float32)
@@ -260,13 +290,13 @@ def make_denoiser(
 ) -> Denoiser:
     """The denoiser of that cache mode.
 
-    While the network is patched or captured nothing is kept: a patch may change at every step, and
-    a capture wants all rows. What keeps an approximation would give another text: it refuses.
+    A network that is patched or captured is run whole where what is kept is to be exact: a patch
+    may change at every step, and a capture wants all rows.
     """
-    if cache == "approximate":
-        model.net.taps.require_none("sampling with cache='approximate'")
-    elif model.net.taps.attached:
-        cache = "none"
-    elif cache == "exact" and model.net.config.block is not None and not model.net.config.time:
-        return BlockCacheDenoiser(model, canvas, forbidden)
-    return DENOISERS[cache](model, canvas, forbidden)
+    make: type[Denoiser] = DENOISERS[cache]
+    if cache == "exact" and model.net.config.block is not None and not model.net.config.time:
+        make = BlockCacheDenoiser
+    usual = make(model, canvas, forbidden)
+    if cache == "exact" and model.net.taps.attached:
+        return WatchedDenoiser(usual, forbidden)
+    return usual

@@ -74,7 +74,8 @@ def fill_masks(
         record = _start_record(model, part, keep_states, _show_all(watch, parts, i))
         record.num_guesses = strategy.guesses
         own = replace(strategy, planting=strategy.planting.pick(rows))
-        trajectory = _fill_blocks(denoiser, record, blocks, own, streams.pick(rows))
+        with model.net.taps.in_rows(rows.tolist()):
+            trajectory = _fill_blocks(denoiser, record, blocks, own, streams.pick(rows))
         if parts:
             parts[i] = rows, trajectory
 

@@ -18,6 +18,7 @@ from unmask.base.files import replace_file
 from unmask.base.reading import read_tensors
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
+from unmask.net.sites import find_sites
 from unmask.sampling.canvas import Prompt, encode_prompt, list_prompt_rows
 
 FORMAT = "1"
@@ -83,7 +84,7 @@ class StateProbe:
             raise UserError(f"{path} does not hold a probe of this version: train it anew.")
         weight, width = tensors["weight"].double(), model.net.config.width
         try:
-            (site,) = model.net.taps.find([notes.get("site", "")])
+            (site,) = find_sites(notes.get("site", ""), model.net.config.layers)
             is_other = weight.shape != (width,) or tensors["bias"].shape != (1,)
         except UserError:
             is_other = True
@@ -125,7 +126,7 @@ def train_probe(
             "text empty."
         )
     mask_id, config = model.require_mask(), model.net.config
-    (site,) = model.net.taps.find([site or f"layers.{(config.layers - 1) // 2}.resid_out"])
+    (site,) = find_sites(site or f"layers.{(config.layers - 1) // 2}.resid_out", config.layers)
     states = []
     for draw in range(draws):
         for start in range(0, len(rows), ROWS_AT_ONCE):

@@ -16,7 +16,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.question import Answer, TokenRow, ask
+from unmask.tracing.question import Answer, Question, TokenRow, ask
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.windows import window_of
 
@@ -55,19 +55,30 @@ def estimate_effects(
     for part in settings.parts:
         if part not in _SITES:
             raise UserError(f"part {part!r} is not estimated: {suggest(part, _SITES)}")
-    question = ask(model, tokens, subject, answer, settings, prompt_length)
-    net, layers, parts = model.net, model.net.config.layers, settings.parts
+    question, taps = ask(model, tokens, subject, answer, settings, prompt_length), model.net.taps
+    grid = _estimate(question)
+    if taps.attached and not taps.changed:
+        with taps.silenced():  # gradients without what was attached, to the last bit
+            grid = _estimate(question)
+    return grid
+
+
+def _estimate(question: Question) -> TraceGrid:
+    net, parts = question.model.net, question.settings.parts
+    layers = net.config.layers
     names = [f"layers.{layer}.{_SITES[part]}" for part in parts for layer in range(layers)]
     # 1. The clean run: what leaves each site [1, L, D].
     with torch.no_grad():
         reader = question.make_reader()
         embedded = question.embed()
-        with net.capture(*names) as clean:
+        tokens = question.tokens
+        with net.taps.on_tokens(tokens[0]), net.taps.in_rows((0,)), net.capture(*names) as clean:
             read_clean = reader.take(slice(0, 1)).read_stream(net.run_layers(embedded[0]))
     # 2. The corrupted runs [S, L, D], and d log p / d state there. Samples are rows of their own,
     #    so one gradient of the sum is each one's.
     with torch.enable_grad(), net.capture(*names) as corrupted:
-        stream = net.run_layers(embedded[1].detach().clone().requires_grad_())
+        with net.taps.on_tokens(tokens[1]), net.taps.in_rows((0,)):
+            stream = net.run_layers(embedded[1].detach().clone().requires_grad_())
         read_bad = reader.take(slice(1, None)).read_stream(stream)
         slopes = torch.autograd.grad(read_bad[:, 0].sum(), [corrupted[name] for name in names])
     read_bad = read_bad.detach()

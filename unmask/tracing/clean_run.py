@@ -253,7 +253,8 @@ def generate_corrupted(
     """States of the corrupted prompts' own generations, in as many rows as there are samples."""
     model, length = clean.model, clean.states.shape[1]
     prompts = corrupted.tokens[:, : clean.prompt_length].tolist()
-    with model.net.patch({"embed": corrupted.embed}):
+    taps = model.net.taps
+    with taps.in_rows((0,)), taps.attach({"embed": corrupted.embed}, first=True):
         trajectory = sample(model, prompts, length=length, **_choose_sampling(model, settings))
     assert trajectory.states is not None
     return trajectory.states

@@ -81,10 +81,12 @@ class CellBatch:
 class Engine:
     """Restores states of `source` into `base`; both ran the same number of positions."""
 
+    is_local = True
+    """Whether states move between positions by attention alone."""
+
     def __init__(
         self, net: Transformer, base: Activations, source: Activations, reader: AnswerReader
     ):
-        net.taps.require_none("tracing")
         self.net, self.base, self.source, self.reader = net, base, source, reader
         self.layers, self.causal = net.config.layers, net.config.causal
         self.length = base.entering[0].shape[1]

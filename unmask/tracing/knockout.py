@@ -155,15 +155,15 @@ def cut_edges(
     >>> cut.effects("p").shape
     torch.Size([1, 6])
     """
-    model.net.taps.require_none("attention knock-out")
     settings = adjust(
         cut_edges, Tracing, BY_CHAIN if settings is None else settings, changes, UNUSED
     )
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
     number = clean.find_step(step)
-    question = ask_step(clean, number, settings, foil)
     windows = _check_windows(layers, window, model.net.config.layers)
-    return replace(cut_state(question, edges, windows, memory), step=number)
+    with model.net.taps.in_step(number):
+        question = ask_step(clean, number, settings, foil)
+        return replace(cut_state(question, edges, windows, memory), step=number)
 
 
 def ask_step(
@@ -313,7 +313,7 @@ def _run(
     # 1. One batch [1 + S, L, D]: the clean run, and those whose subject is hidden.
     net, reader, config = question.model.net, question.make_reader(), question.model.net.config
     embedded = torch.cat(question.embed())
-    record = record_run(net, embedded)
+    record = record_run(net, embedded, torch.cat(question.tokens))
     streams = [x[:1] for x in record.entering]
     logp = reader.take(slice(1, None)).read_stream(record.entering[-1][1:])
     reader = reader.take(slice(0, 1))
@@ -389,7 +389,8 @@ def _run_cells(
         block, view = net.block(layer), whole.of(layer)
         is_cut = torch.tensor([layer < stop for stop in stops[: len(x)]], device=x.device)
         mask = sees[layer] & ~(cut[: len(x)] & is_cut[:, None, None])
-        queries, keys, values = block.read(x, view.cos, view.sin)
-        z = block.attend(queries, keys, values, mask[:, None])
-        x, _ = block.finish(x, block.attn_out(z))
+        view = replace(view, mask=mask[:, None], is_causal=False)
+        tokens = question.tokens[0].expand(len(x), -1)
+        with net.taps.on_tokens(tokens), net.taps.in_rows((0,)):
+            x = block.run(x, view, net.taps.at(f"layers.{layer}."))
     return x

@@ -22,6 +22,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.blocks import Block, ParallelBlock
 from unmask.net.model import Model
+from unmask.net.taps import is_wanted
 from unmask.tracing.clean_run import CleanRun, generate
 from unmask.tracing.knockout import ROWS, UNUSED, ask_step, find_rows
 from unmask.tracing.metrics import Metric, score_cells
@@ -100,7 +101,6 @@ def patch_paths(
     >>> paths.effects("p").shape
     torch.Size([2])
     """
-    model.net.taps.require_none("path patching")
     settings = adjust(
         patch_paths, Tracing, BY_CHAIN if settings is None else settings, changes, UNUSED
     )
@@ -113,8 +113,9 @@ def patch_paths(
     wanted = [_check_receiver(model, receiver) for receiver in receivers]
     check_blocks(model)
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    question = ask_step(clean, clean.find_step(step), settings)
-    return patch_state(question, sender, wanted, memory)
+    number = clean.find_step(step)
+    with model.net.taps.in_step(number):
+        return patch_state(ask_step(clean, number, settings), sender, wanted, memory)
 
 
 def check_blocks(model: Model) -> None:
@@ -246,7 +247,10 @@ def _find_change(
     if part == "attn_z":
         z = base.attn_z[layer].clone()
         z[:, :, head[0]] = pick(source.attn_z[layer])[:, :, head[0]]
-        change = question.model.net.block(layer).attn_out(z) - base.attn[layer]
+        net = question.model.net
+        with net.taps.on_tokens(base.tokens), net.taps.in_rows((0,)):
+            attn = net.taps.at(f"layers.{layer}.")("attn_out", net.block(layer).attn_out(z))
+        change = attn - base.attn[layer]
     elif part == "resid":
         change = pick(source.resid(layer)) - base.resid(layer)
     else:
@@ -286,7 +290,9 @@ def _run(
         change, parts = _find_change(question, sender, rows[sender[0]], base, source), []
         for start in range(0, len(receivers), most):
             chunk = receivers[start : start + most]
-            end = _run_cells(question, sender, base, change, _mark(question, rows, chunk))
+            tokens = None if base.tokens is None else base.tokens.repeat(len(chunk), 1)
+            with net.taps.on_tokens(tokens), net.taps.in_rows((0,)):
+                end = _run_cells(question, sender, base, change, _mark(question, rows, chunk))
             sample = torch.arange(base.samples, device=end.device).repeat(len(chunk))
             logp = reader.read(end[:, reader.rows], sample)
             parts.append(logp.unflatten(0, (len(chunk), base.samples)))
@@ -313,23 +319,25 @@ def _run_cells(
     start = first if is_attention else first + 1
     x, whole = base.entering[start].repeat(cells, 1, 1), net.view(base.entering[0])
     for layer in range(start, net.config.layers):
-        block, view = net.block(layer), whole.of(layer)
-        with_change = x + change
+        block, view, tap = net.block(layer), whole.of(layer), net.taps.at(f"layers.{layer}.")
+        with_change, x = (tap("resid_in", stream) for stream in (x + change, x))
         # 2. Attention with the change or without, head by head [B, L, H, d]. Where the sender is
         #    this layer's attention itself, only the MLP can read its change.
         if is_attention and layer == first:
             attn = base.attn[layer].repeat(cells, 1, 1)
-            reads_change, _ = block.after_attention(x, attn + change)
+            reads_change, with_change = block.after_attention(x, attn + change)
         else:
-            z, z_change = (
-                block.attend(*block.read(stream, view.cos, view.sin), view.mask, view.is_causal)
-                for stream in (x, with_change)
-            )
-            attn = block.attn_out(torch.where(reached.heads[:, layer, :, :, None], z_change, z))
-            reads_change, _ = block.after_attention(with_change, attn)
+            z, z_change = (block.attend_tapped(each, view, tap) for each in (x, with_change))
+            z = tap("attn_z", torch.where(reached.heads[:, layer, :, :, None], z_change, z))
+            attn = tap("attn_out", block.attn_out(z))
+            reads_change, with_change = block.after_attention(with_change, attn)
         # 3. The MLP with the change or without [B, L, D]; the stream goes on without.
         reads, stream = block.after_attention(x, attn)
-        mlp, mlp_change = (block.through_mlp(read) for read in (reads, reads_change))
-        x = block.after_mlp(stream, torch.where(reached.mlp[:, layer, :, None], mlp_change, mlp))
-    # 4. The final state reads the change, where it is a receiver.
+        mlp, mlp_change = (block.through_mlp(read, tap) for read in (reads, reads_change))
+        mlp = tap("mlp_out", torch.where(reached.mlp[:, layer, :, None], mlp_change, mlp))
+        x = tap("resid_out", block.after_mlp(stream, mlp))
+        # 4. A patch of the stream is one of the change as well.
+        if net.taps.changed and is_wanted(tap, "resid_in", "resid_out"):
+            change = tap("resid_out", block.after_mlp(with_change, mlp)) - x
+    # 5. The final state reads the change, where it is a receiver.
     return torch.where(reached.final[:, None, None], x + change, x)

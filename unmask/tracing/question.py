@@ -81,12 +81,20 @@ class Question:
         return torch.cat((prompt, self.clean[:, self.prompt_length :]), 1)[:, :room]
 
     def embed(self) -> tuple[Tensor, Tensor]:
-        """The clean and the corrupted rows as they enter layer 0."""
-        net, length = self.model.net, self.length
-        clean = net.embed(self.clean[:, :length])
-        with net.patch({"embed": self.corrupted.embed}):
-            corrupted = net.embed(self.corrupted.tokens[:, :length])
-        return clean, corrupted
+        """The clean and the corrupted rows as they enter layer 0.
+
+        A patch of the embeddings acts on both alike: after the corruption.
+        """
+        net, (clean, corrupted) = self.model.net, self.tokens
+        with net.taps.in_rows((0,)):
+            embedded = net.embed(clean)
+            with net.taps.attach({"embed": self.corrupted.embed}, first=True):
+                return embedded, net.embed(corrupted)
+
+    @property
+    def tokens(self) -> tuple[Int[Tensor, "1 L"], Int[Tensor, "S L"]]:
+        """The clean and the corrupted rows that are run."""
+        return self.clean[:, : self.length], self.corrupted.tokens[:, : self.length]
 
     def make_reader(self) -> AnswerReader:
         """Where the answer is read; with guidance, the pass without the prompt is run here."""
@@ -107,7 +115,8 @@ class Question:
         without[:, kept : self.prompt_length] = model.mask_id
         if bool((without == without[:1]).all()):
             without = without[:1]
-        logits = model.net.unembed(model.net.run_layers(model.net.embed(without)), rows)
+        with model.net.taps.in_rows((0,)):
+            logits = model.net.unembed(model.net.run_layers(model.net.embed(without)), rows)
         return replace(reader, without=logits.float())
 
     def make_grid(
@@ -163,7 +172,6 @@ def ask(
     donor: Placebo | None = None,
 ) -> Question:
     """The question, once it makes sense; what does not is a sentence."""
-    model.net.taps.require_none("tracing")
     if isinstance(tokens, Fact) and subject is None and answer is None:
         tokens, subject, answer = _read_fact(model, tokens)
     if isinstance(tokens, Fact) or subject is None or answer is None:

@@ -10,9 +10,12 @@ from torch import Tensor
 from unmask.base.seeds import torch_stream
 from unmask.net.fused import fuses
 from unmask.net.model import Model
+from unmask.net.sites import Patch
 from unmask.net.transformer import Transformer
 from unmask.noise.guidance import mix
 
+RECORDED = ("resid_out", "attn_q", "attn_k", "attn_v", "attn_z", "attn_out", "mlp_out")
+"""Parts that a record keeps, in the order of its fields."""
 _MOST_LOGITS = {"cpu": 2**24, "cuda": 2**27, "mps": 2**24}
 """Logits held at once: 67 megabytes in float32, and on a GPU 268 in bfloat16."""
 
@@ -32,6 +35,8 @@ class Activations:
     mlp: list[Float[Tensor, "S L D"]] = field(default_factory=list)
     moved: Int[Tensor, "ours"] | None = None
     """For another text's run: which of its positions stands for each of ours."""
+    tokens: Int[Tensor, "S L"] | None = None
+    """What was read, where a patch may ask for it."""
 
     @property
     def samples(self) -> int:
@@ -52,11 +57,15 @@ class Activations:
 
     def take(self, rows: slice) -> "Activations":
         """Some of the rows, without copying."""
-        return self.map(lambda x: x[rows])
+        tokens = None if self.tokens is None else self.tokens[rows]
+        return replace(self.map(lambda x: x[rows]), tokens=tokens)
 
     def repeat(self, times: int) -> "Activations":
         """Every row so many times in a row."""
-        return self if times == 1 else self.map(lambda x: x.repeat_interleave(times, 0))
+        if times == 1:
+            return self
+        tokens = None if self.tokens is None else self.tokens.repeat_interleave(times, 0)
+        return replace(self.map(lambda x: x.repeat_interleave(times, 0)), tokens=tokens)
 
     def map(self, call: Callable[[Tensor], Tensor]) -> "Activations":
         """What a function makes of everything that was kept."""
@@ -68,23 +77,27 @@ class Activations:
         return (*kept, self.attn_z, self.attn, self.mlp)
 
 
-def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Activations:
-    """Run the embedded rows through all layers and keep what tracing needs."""
-    net.taps.require_none("tracing")
-    record, whole = Activations(entering=[x]), net.view(x)
+def record_run(
+    net: Transformer, x: Float[Tensor, "S L D"], tokens: Int[Tensor, "S L"] | None = None
+) -> Activations:
+    """Run the embedded rows through all layers and keep what tracing needs.
+
+    With patches, what they left. `tokens` are those of the rows, which patches may ask for.
+    """
+    record, functions = Activations(entering=[x], tokens=tokens), dict[str, Patch]()
+
+    def keep(kept: list[Tensor]) -> Patch:
+        def act(x: Tensor) -> Tensor:
+            kept.append(x)
+            return x
+
+        return act
+
+    kept = dict(zip(RECORDED, record.lists(), strict=True))
     for layer in range(net.config.layers):
-        block, view = net.block(layer), whole.of(layer)
-        queries, keys, values = block.read(x, view.cos, view.sin)
-        z = block.attend(queries, keys, values, view.mask, view.is_causal)
-        attn = block.attn_out(z)
-        x, mlp = block.finish(x, attn)
-        record.queries.append(queries)
-        record.keys.append(keys)
-        record.values.append(values)
-        record.attn_z.append(z)
-        record.attn.append(attn)
-        record.mlp.append(mlp)
-        record.entering.append(x)
+        functions |= {f"layers.{layer}.{part}": keep(own) for part, own in kept.items()}
+    with net.taps.on_tokens(tokens), net.taps.in_rows((0,)), net.taps.attach(functions):
+        net.run_layers(x)
     return record
 
 
@@ -95,7 +108,8 @@ def average_states(model: Model, texts: Sequence[Sequence[int]]) -> Activations:
     net, number = model.net, sum(map(len, texts))
     means: Activations | None = None
     for ids in texts:
-        record = record_run(net, net.embed(torch.tensor([ids], device=model.device)))
+        tokens = torch.tensor([ids], device=model.device)
+        record = record_run(net, net.embed(tokens), tokens)
         own = record.map(lambda x: x.float().sum(1, keepdim=True) / number)
         if means is None:
             means = own
@@ -174,7 +188,8 @@ class AnswerReader:
         mask_id, chunks = self.model.mask_id, []
         for start in range(0, len(x), num_rows):
             rows = slice(start, start + num_rows)
-            logits = self.model.net.unembed(x[rows])
+            with self.model.net.taps.in_rows((0,)):
+                logits = self.model.net.unembed(x[rows])
             if self.without is None and fuses(logits) and logits.stride(-1) == 1:
                 chunks.append(self._read_fused(logits, targets[rows]))
                 continue

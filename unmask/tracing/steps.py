@@ -61,7 +61,6 @@ def trace_steps(
     >>> grid.step, grid.effects("resid").shape[1]
     (1, 6)
     """
-    model.net.taps.require_none("tracing")
     settings = adjust(trace_steps, Tracing, settings, changes)
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
     check_foil(model, foil, clean.answer)
@@ -81,7 +80,9 @@ def trace_steps(
         if foil and not open_foil and needs_foil(settings.metric):
             continue
         more["foil"] = open_foil or None
-        grids.append(_trace_step(clean, step, state, answer, settings, corruption, free, more))
+        with model.net.taps.in_step(step):
+            grid = _trace_step(clean, step, state, answer, settings, corruption, free, more)
+        grids.append(grid)
     return grids
 
 

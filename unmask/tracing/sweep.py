@@ -101,7 +101,7 @@ def _run(
     for trunk in plan.trunks:
         batch, rows = batches.whole, None
         is_last = trunk.start == engine.layers - 1 and plan.part not in PROJECTED
-        if is_last and batches.near_rows is not None:
+        if is_last and engine.is_local and batches.near_rows is not None:
             # Above the last layer's attention nothing moves between positions.
             batch, rows = batches.near, batches.near_rows
             if not len(rows):

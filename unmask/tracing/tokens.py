@@ -14,9 +14,9 @@ from unmask.data.facts import Span
 from unmask.net.batches import ran_out_of_memory
 from unmask.net.model import Model
 from unmask.tracing.clean_run import asks_whole
-from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
+from unmask.tracing.patched import make_engine
 from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
 from unmask.tracing.record import Activations, AnswerReader, make_constant, make_random, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
@@ -48,7 +48,8 @@ def trace_tokens(
 ) -> TraceGrid:
     """The metric of the answer when one clean state, or a window of them, is put back.
 
-    Blocks are run in parts, so a network that is patched or captured is refused.
+    Patches act in clean, corrupted and restored runs alike, all of which are about one text. What
+    is restored is what patches left; each restored run of a patched network is then run whole.
 
     Args:
         model: Masked or causal.
@@ -143,17 +144,18 @@ def _run(
         clean = clean.repeat(samples)  # of each factor, a clean run beside each corrupted one
     if settings.mode == "restore":
         source = choose_source(factors, clean, corrupted)
-        engine, start = Engine(net, corrupted, source, read_corrupted), logp_corrupted
+        engine, start = make_engine(net, corrupted, source, read_corrupted), logp_corrupted
     elif settings.mode == "ablate":
         reader = read_clean if number == 1 else read_corrupted
-        engine = Engine(net, clean, corrupted, reader)
+        engine = make_engine(net, clean, corrupted, reader)
         start = logp_clean.repeat_interleave(samples, 0)
     else:
         source = clean if means is None else means
         constant = make_constant(source, settings.mode == "zero", question.length)
-        engine, start = Engine(net, clean, constant, read_clean), logp_clean
+        engine, start = make_engine(net, clean, constant, read_clean), logp_clean
     same_before = 0
     is_own = not isinstance(question.donor, Donor)
+    is_own &= engine.is_local
     if net.config.causal and is_own and settings.mode in ("restore", "ablate"):
         differs = corrupted.entering[0] != clean.entering[0]
         changed = differs.any(-1).any(0).nonzero()[:, 0].tolist()
@@ -178,8 +180,10 @@ def record_factors(
     # One batch, so that positions which cannot differ do not differ by rounding either.
     pairs = zip(*map(Question.embed, factors), strict=True)
     embedded = torch.cat([rows for side in pairs for rows in side])
+    pairs = zip(*(factor.tokens for factor in factors), strict=True)
+    tokens = torch.cat([rows for side in pairs for rows in side])
     try:
-        both = record_run(question.model.net, embedded)
+        both = record_run(question.model.net, embedded, tokens)
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
@@ -228,7 +232,7 @@ def choose_source(
     # The clean run of another text, its positions named as ours.
     net, device = question.model.net, question.model.device
     rows = torch.cat([factor.continue_donor() for factor in factors])
-    record = record_run(net, net.embed(rows)).repeat(
+    record = record_run(net, net.embed(rows), rows).repeat(
         1 if len(factors) == 1 else question.corrupted.samples
     )
     moved = torch.zeros(question.length, dtype=torch.long, device=device)
