@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.seeds import torch_stream
-from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Program, Reader
+from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Program, Mover
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
 
@@ -140,7 +140,7 @@ def _compile_layer(layer: Layer, at: Directions, config: NetConfig) -> dict[str,
     }
 
 
-def _list_met(head: Reader, at: Directions) -> tuple[Tensor, Tensor]:
+def _list_met(head: Mover, at: Directions) -> tuple[Tensor, Tensor]:
     """Directions [n, D] that a head's queries and keys read, value by value."""
     if isinstance(head, Find):
         return at[head.query], at[head.key]
@@ -152,7 +152,7 @@ def _list_met(head: Reader, at: Directions) -> tuple[Tensor, Tensor]:
     return query, places
 
 
-def _list_moved(head: Reader, at: Directions) -> Sequence[tuple[Tensor, Tensor]]:
+def _list_moved(head: Mover, at: Directions) -> Sequence[tuple[Tensor, Tensor]]:
     """What a head reads and what it writes, a pair of directions for each value."""
     pairs = [zip(at[of], at[to], strict=True) for of, to in head.moves.items()]
     return [pair for each in pairs for pair in each]

@@ -21,7 +21,7 @@ from tokenizers import models, pre_tokenizers
 from unmask.base.errors import UserError, suggest
 from unmask.base.seeds import torch_stream
 from unmask.compiled.compiler import compile_program
-from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Look, Program, Reader, Rule
+from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Look, Program, Mover, Rule
 from unmask.data.added import add_tokens
 from unmask.data.facts import Fact
 from unmask.data.tokenizer import Tokenizer
@@ -191,7 +191,7 @@ class _Builder:
     is_causal: bool
 
     def _begin(
-        self, slots: int, heads: tuple[Reader, ...] = (), rules: tuple[Rule, ...] = ()
+        self, slots: int, heads: tuple[Mover, ...] = (), rules: tuple[Rule, ...] = ()
     ) -> Layer:
         """The first layer: who stands there, and what a position is to answer.
 

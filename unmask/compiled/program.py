@@ -58,7 +58,7 @@ class Find:
         return places[0] if places else None
 
 
-Reader = Look | Find
+Mover = Look | Find
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Rule:
 class Layer:
     """Heads, which all read the stream before them, and then a table."""
 
-    heads: tuple[Reader, ...] = ()
+    heads: tuple[Mover, ...] = ()
     rules: tuple[Rule, ...] = ()
 
     @cached_property
@@ -152,7 +152,7 @@ def run(program: Program, tokens: Sequence[int], change: Intervene | None = None
     return states
 
 
-def find_edges(program: Program, head: Reader, states: Standing) -> list[tuple[int, int]]:
+def find_edges(program: Program, head: Mover, states: Standing) -> list[tuple[int, int]]:
     """The positions at which a head reads, each with the one it reads from."""
     edges = []
     for at in range(len(states)):
