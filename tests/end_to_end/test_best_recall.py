@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.scripts import load_script
-from unmask.base.reading import read_json
 
 search = load_script("paper/best_recall.py")
 page = load_script("paper/recall_goal.py")
@@ -101,20 +100,6 @@ def test_a_try_leaves_time_for_the_last_training(tmp_path, change, minutes, fits
     line = {"settings": {}, "mean": 1.0, "tokens": tokens, "speed": tokens / 90, "seconds": 100}
     made.log.append(line)
     assert made.fits(change) is fits
-
-
-@pytest.mark.prove
-def test_from_random_weights_to_the_page(tmp_path):
-    changes = ("", "sampling.guidance=0.8", "budget.steps=3600")
-    search.main([RECIPE, "--tiny", "--out", str(tmp_path), "--tries", *changes])
-    log, final = (read_json(tmp_path / f"{name}.json") for name in ("tries", "final"))
-    assert [each["change"] for each in log] == list(changes[:2])
-    assert [each["tokens"] for each in log] == [3 * 8 * 52, 0]
-    assert final["sampler"]["steps"] == 2 and final["left_out"] == []
-    page.main([str(tmp_path), "--page", str(tmp_path / "page.md")])
-    text = (tmp_path / "page.md").read_text()
-    assert "| *goal* | *99.0* | *60.0* | *70.0* | *98.0* |" in text
-    assert "| 2 | sampling.guidance=0.8 | – | 0.0 |" in text and "missed by 60.0 points" in text
 
 
 def test_the_page_says_what_was_reached(tmp_path):

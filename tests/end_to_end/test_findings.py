@@ -140,21 +140,8 @@ def test_two_ways_of_training_are_not_settled_by_either_interval():
     assert stated == pytest.approx(expected, abs=0.05)
 
 
-def list_shares(page: str) -> set[str]:
-    """All shares with intervals that a page or its tables hold, as sentences write them."""
-    text = read_page(f"{page}.md")
-    found = set(re.findall(r"\d+ % \[\d+, \d+\]", text))
-    found |= {each.replace(" [", " % [") for each in re.findall(r"[\d.]+ \[[\d.]+, [\d.]+\]", text)}
-    for table in (RESULTS / page).glob("*.csv"):
-        for row in read_csv(page, table.name):
-            for name in (name for name in row if f"{name}, low" in row and row[name]):
-                mean, low, high = (float(row[name + end]) for end in ("", ", low", ", high"))
-                found.add(f"{100 * mean:.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
-    return found
-
-
 @pytest.mark.parametrize(
-    ("text", "beginning", "end", "page"),
+    ("text", "beginning", "end", "pages"),
     [
         (DETAILS, "In the shipped one, read", "at any layer", "symmetry"),
         (DETAILS, "In the pretrained diffusion model it", "In the shipped", "symmetry-berglund"),
@@ -163,14 +150,15 @@ def list_shares(page: str) -> set[str]:
         (DETAILS, "**In the pretrained pair the twin's edits", "## What", "editing"),
         (DETAILS, "It is not absent there", "**A probe", "factorial"),
         (LIMITS, "In S-shown and S-no-loss", "And S-alone", "factorial"),
+        (DETAILS, "**In the pretrained diffusion model a name", "**Recall", "mechanism"),
+        (DETAILS, "**Recall in reverse does not need", "## Edits", "embeddings"),
+        (DETAILS, "**What an answer has", "as ROME", "knockout paths tracing-knowns"),
     ],
 )
-def test_shares_stand_on_the_pages(text, beginning, end, page):
+def test_intervals_stand_on_the_pages(text, beginning, end, pages):
     text = " ".join(text.split())
-    passage = text[text.index(beginning) :].partition(end)[0]
-    stated = re.findall(r"[\d.]+ % \[[\d.]+, [\d.]+\]", passage)
-    assert len(stated) > 1
-    assert set(stated) <= list_shares(page)
+    stated = read_intervals(text[text.index(beginning) :].partition(end)[0])
+    assert len(stated) > 1 and set(stated) <= list_measured(pages.split())
 
 
 def test_costs_at_text_scale_stand_on_the_pages():

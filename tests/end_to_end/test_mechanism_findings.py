@@ -11,26 +11,6 @@ from scipy.stats import t
 from tests.findings import DETAILS, TABLES, read_numbers, read_page, read_rows, span
 from unmask.measures.runner import read_result
 
-TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
-"""A value with its interval."""
-
-
-@pytest.mark.parametrize(
-    ("text", "beginning", "end", "pages"),
-    [
-        (DETAILS, "**In the pretrained diffusion model a name", "**Recall", ["mechanism"]),
-        (DETAILS, "**Recall in reverse does not need", "## Edits", ["embeddings"]),
-        (DETAILS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
-    ],
-)
-def test_intervals_stand_on_the_pages(text, beginning, end, pages):
-    text = " ".join(text.split())
-    stated = TRIPLE.findall(text[text.index(beginning) :].partition(end)[0])
-    assert len(stated) > 6
-    assert set(stated) <= {
-        each for page in pages for each in TRIPLE.findall(read_page(f"{page}.md"))
-    }
-
 
 def test_what_descriptions_cost_is_what_the_table_says():
     number = r"([+−]?[\d.]+)(?: nats per token)? (\[[^]]+\])"

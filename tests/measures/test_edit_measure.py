@@ -11,7 +11,7 @@ from unmask import UserError
 from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.sources import read_asked
-from unmask.measures import edit, edit_work
+from unmask.measures import edit_work
 from unmask.measures.edit import MEASURE
 from unmask.measures.edit_results import FORWARD, describe
 from unmask.measures.runner import read_result
@@ -79,14 +79,6 @@ def test_the_score_is_the_harmonic_mean_of_three_means(result):
     assert score(whole, whole, whole) == pytest.approx(1.0)
     assert score(whole, half, whole) == pytest.approx(3 / (1 + 2 + 1))
     assert score(whole, [False] * 4, whole) == 0
-
-
-def test_parts_do_not_change_what_is_measured(result, families, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(edit, "CHUNK", 2)
-    again = ask(MEASURE, families[:1], read_asked(place.data), tmp_path, **QUICK)
-    for one, other in zip(select(result.rows(), model="mdm"), again.rows(), strict=True):
-        assert one["text_after"] == other["text_after"]
-        assert one["nll_after"] == pytest.approx(other["nll_after"], abs=1e-3)
 
 
 def test_records_of_counterfact_are_edited(families, tmp_path):

@@ -1,6 +1,5 @@
 """paths: rows that are what the call gives, effects by fact, controls, heads, the section."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 import unmask
 from tests.measures.asking import show
+from tests.measures.test_trace import make_wrong
 from tests.tracing.learned import LENGTH, make_facts
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
@@ -22,9 +22,8 @@ FACTS = 2
 
 @pytest.fixture(scope="module")
 def done(masked, causal, tmp_path_factory):
-    facts = make_facts()
-    facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
-    return MEASURE(masked, causal, facts, out=tmp_path_factory.mktemp("paths") / "run", **USUAL)
+    folder = tmp_path_factory.mktemp("paths") / "run"
+    return MEASURE(masked, causal, make_wrong(), out=folder, **USUAL)
 
 
 def test_bands_hold_each_layer_once():
@@ -121,5 +120,3 @@ def test_outcomes_follow_from_intervals_and_the_page_has_them(done, tmp_path):
 def test_what_is_refused(causal):
     with pytest.raises(SettingsError, match="'senders'"):
         MEASURE(causal, make_facts(), senders=("subject", "subject"))
-    with pytest.raises(SettingsError, match="'bands'"):
-        MEASURE(causal, make_facts(), bands=0)

@@ -283,11 +283,6 @@ def test_markdown_holds_its_pictures_and_long_tables(results, tmp_path, monkeypa
     assert drawn >= {name for name in beside if name.endswith(".png")}
 
 
-def test_figures_alone_go_into_a_folder(results, tmp_path):
-    draw_report([results["nll"]], tmp_path / "figures")
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"nll.png", "nll.pdf"}
-
-
 settings_of_a_run = st.fixed_dictionaries(
     {},
     optional={

@@ -114,13 +114,6 @@ def test_a_figure_does_not_lay_different_rows_upon_each_other(tmp_path):
     assert not any(isinstance(each, Figure) for each in blocks)
 
 
-def test_a_model_without_axes_has_words_of_its_own(tmp_path):
-    file = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[])
-    outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
-    best, *_ = describe_sweep(outcome, {"bound": make_rows()}).blocks
-    assert "the only model with 1.000" in best.text
-
-
 def test_each_split_has_its_own_best(tmp_path):
     """Answers to other questions are not compared: every split is led by its own best row."""
     bound = BOUND | {"data": "README.md", "by": ["split"], "within": ["split"]}
