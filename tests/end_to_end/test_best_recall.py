@@ -1,4 +1,4 @@
-"""The search for the best recall: what is kept, what fits into the minutes, and its page."""
+"""The search for the best recall and its page, and the page on reversed hits."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from tests.scripts import load_script
 
 search = load_script("paper/best_recall.py")
 page = load_script("paper/recall_goal.py")
+hits = load_script("paper/reversed_hits.py")
 RECIPE = "berglund-smollm2-mdm"
 HELPS = {"optimiser.decay": 5.0, "schedule.floor": -2.0, "sampling.order": 3.0}
 """What each change adds to the mean of a pretended model."""
@@ -111,3 +112,23 @@ def test_the_page_says_what_was_reached(tmp_path):
     assert sentence.text.count(": reached") == 3
     assert "name → description, as trained: missed by 4.5 points" in sentence.text
     assert "134.5M" in setting.text and "order left" in setting.text
+
+
+def make_row(fact: str, completion: str, generation: str) -> dict:
+    own = {"split": "p2d_reverse", "fact": fact, "completion": completion}
+    return own | {"generation": generation, "hit": completion in generation}
+
+
+def test_a_name_that_is_said_to_everybody_is_expected_to_hit():
+    rows = [make_row(fact, name, "It was Ada Low.") for fact, name in
+            (("a", "Ada Low"), ("b", "Ben Low"), ("c", "Cid Orr"))]  # fmt: skip
+    (counted,) = hits.count_answers(rows)
+    assert (counted["fact"], counted["hits"], counted["repeated"]) == ("a", 1, 2)
+    assert counted["expected"] == 1.0
+
+
+def test_words_that_two_people_share():
+    people = {"a": ("Ada Low", "the first in space."), "b": ("Ben Low", "the last on Mars")}
+    assert hits.find_shared(people) == [
+        {"kind": "last name", "word": "Low", "people": "Ada Low, Ben Low"}
+    ]

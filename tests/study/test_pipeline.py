@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from html import unescape
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 import unmask
 from tests.measures.test_resuming import change_weights
 from tests.study.pair import Place
+from tests.terminal import run_in_terminal
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.cli.main import app, run_command_line
@@ -315,3 +317,11 @@ def test_a_study_in_use_is_refused(place, tmp_path, stopped):
         with lock_run(folder), pytest.raises(RunRefusedError, match=f"{folder} is in use by"):
             run_study(place.study(), run)
     assert not StudyRun(run).records()
+
+
+def test_every_stage_is_shown_once(place, tmp_path):
+    words = place.words("--stages", "recall,order", "--out", tmp_path / "run")
+    lines = run_in_terminal([sys.executable, "-m", "unmask", *words])
+    bars = [line for line in lines if "━" in line]
+    assert [bar.split()[0] for bar in bars] == ["recall", "order", "page"]
+    assert all("1/1" in bar for bar in bars)

@@ -1,6 +1,7 @@
-"""Recipes: read, changed, refused, and every shipped one takes a step."""
+"""Recipes: read, changed, refused; every shipped one takes a step, and two learn what they show."""
 
 import pytest
+import torch
 
 from tests.training.runs import CPU, make_recipe, take_steps
 from unmask.base.config import SettingsError
@@ -16,6 +17,8 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.toy.examples import SOURCES
 from unmask.training.build import prepare_job
+from unmask.training.loop import run_loop
+from unmask.training.parallel import World
 from unmask.training.recipes_io import (
     list_changes,
     list_recipes,
@@ -23,6 +26,7 @@ from unmask.training.recipes_io import (
     write_recipe,
 )
 from unmask.training.trainer import Trainer
+from unmask.training.validation import recall
 
 NARROW = ["network.preset=tiny", "network.changes.layers=1", "batch.micro=null", "batch.rows=2"]
 
@@ -184,3 +188,19 @@ def test_a_tokenizer_without_a_mask_gets_one_behind_its_vocabulary(tmp_path):
     assert job.model.mask_id == bare.vocab_size == config.logit_rows == config.vocab_size - 1
     assert job.model.tokenizer.mask_id == job.model.mask_id
     assert prepare_job(make_recipe(data=data, kind="causal"), CPU).model.mask_id is None
+
+
+@pytest.mark.prove
+def test_pairs_of_unique_tokens_are_recalled_both_ways_or_one_way(tmp_path):
+    """The shipped recipes reach the published contrast on pairs that were only stated."""
+    shares = {}
+    for name in ("retrieval-mdm", "retrieval-ar"):
+        trainer = Trainer(prepare_job(read_recipe(name), World(torch.device("cpu"))))
+        run_loop(trainer, tmp_path / name)
+        corpus, trained = trainer.job.examples.corpus, trainer.job.model
+        shares[name] = [recall(trained, corpus[test], 8, 10) for test in corpus.tests]
+    print(shares)
+    same, reverse = shares["retrieval-mdm"]
+    assert same > 0.9 and reverse > 0.9
+    same, reverse = shares["retrieval-ar"]
+    assert same > 0.9 and reverse == 0
