@@ -20,8 +20,8 @@ from tests.findings import (
     read_page,
     read_rows,
     span,
+    summarise,
 )
-from unmask.measures.runner import read_result
 
 END = r"([−+]?[\d.]+)"
 INTERVAL = re.compile(rf"{END}(?: %| points| nats per token)? \[{END}, {END}\]")
@@ -201,8 +201,7 @@ def test_probes_of_the_other_groups_are_what_was_measured():
 
 
 def test_exchanged_states_are_what_was_measured():
-    folder = TABLES / "shared-shipped"
-    curves = [row for row in read_result(folder / "interchange").summary["curves"]
+    curves = [row for row in summarise("shared-shipped/interchange")["curves"]
               if row["model"] == "reversal-mdm"]  # fmt: skip
 
     def read_shares(
@@ -225,7 +224,7 @@ def test_exchanged_states_are_what_was_measured():
     said = sorted(read_shares("says_donor", "across", range(-1, 0)))
     assert read_numbers(r"say it in (\d+) to (\d+) %, or (\d+) and (\d+) %") == [said[0], *said[3:]]
     where = ("reversal-mdm", -1, "says")
-    gaps = [row for row in read_result(folder / "erasure").summary["differences"]
+    gaps = [row for row in summarise("shared-shipped/erasure")["differences"]
             if (row["model"], row["start"], row["metric"]) == where]  # fmt: skip
     own = [round(-100 * row["mean"]) for row in gaps
            if (row["source"], row["minus"]) == ("own", "random")]  # fmt: skip
@@ -235,7 +234,7 @@ def test_exchanged_states_are_what_was_measured():
 
 
 def test_the_shipped_pairs_path_is_what_was_measured():
-    trace = read_result(TABLES / "shared-shipped" / "trace").summary
+    trace = summarise("shared-shipped/trace")
     cells = [row for row in trace["averages"] if row["model"] == "reversal-mdm"
              and (row["stage"], row["control"]) == ("first", "none")]  # fmt: skip
     totals = {row["split"]: row["mean"] for row in cells if row["part"] == "total"}
@@ -274,7 +273,7 @@ def read_tables(*names: str) -> list[dict]:
     """The averages of traces, each as a share of its group's total effect."""
     rows = []
     for name in names:
-        averages = read_result(TABLES / name).summary["averages"]
+        averages = summarise(name)["averages"]
         groups = {(row["split"], row["stage"]): row["mean"] for row in averages
                   if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
         for row in averages:

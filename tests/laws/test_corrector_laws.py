@@ -65,7 +65,7 @@ def test_the_law_and_the_margins_are_as_written_down(conditionals):
         hidden = states.index_fill(1, torch.tensor([d]), MASK)
         torch.testing.assert_close(LAW.find_marginals(hidden)[:, d], conditionals[:, d])
     logp = conditionals[0].log()
-    margins = [p[1] - max(p[0], p[2]) for p in logp]
+    margins = [p[1] - max(p[0], p[2]) for p in logp.tolist()]
     assert find_margin(logp, torch.ones(3, dtype=torch.long)).tolist() == pytest.approx(margins)
 
 
