@@ -14,7 +14,6 @@ from unmask.data.sources import read_asked
 from unmask.measures import edit_work
 from unmask.measures.edit import MEASURE
 from unmask.measures.edit_results import FORWARD, describe
-from unmask.measures.runner import read_result
 from unmask.net.families import parse_families
 
 __all__ = ["place"]
@@ -55,15 +54,6 @@ def test_rows_hold_every_question_of_every_edit(result):
     assert {row["direction"] for row in rows} == {"p2d", "d2p"}
     edited = select(rows, role="edited")
     assert sum(row["gain"] for row in edited) > 0
-
-
-def test_the_section_says_what_the_summary_holds(result):
-    found = [block for block in result.section.blocks if isinstance(block, Finding)]
-    rows = result.summary["differences"]
-    assert [each.outcome for each in found] == [row["outcome"] for row in rows] and len(found) == 2
-    text = show(result)
-    assert "reversed, new object" in text and "harmonic mean" in text and "nan" not in text
-    assert str(dict(read_result(result.folder).summary)) == str(dict(result.summary))
 
 
 def test_the_score_is_the_harmonic_mean_of_three_means(result):

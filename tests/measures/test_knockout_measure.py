@@ -7,7 +7,6 @@ import pyarrow
 import pytest
 
 import unmask
-from tests.measures.asking import show
 from tests.measures.test_trace import make_wrong
 from tests.tracing.learned import LENGTH, make_facts
 from unmask import UserError
@@ -16,7 +15,6 @@ from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import BY_ANSWER, BY_OTHERS, CLEAN, HIDDEN, MEASURE, METRICS
 from unmask.measures.paths import MEASURE as PATHS
-from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE as TRACE
 
 USUAL: dict[str, Any] = {
@@ -111,18 +109,6 @@ def test_what_the_answer_reads_by_itself(done):
     # Each fact loses half: the ratio is certain, though losses differ from fact to fact.
     assert (row["mean"], row["low"], row["high"], row["facts"]) == pytest.approx((0.5, 0.5, 0.5, 3))
     assert not find(**{BY_OTHERS: 0.0})  # a share of nothing is none
-
-
-def test_outcomes_follow_from_intervals_and_the_page_has_them(done, tmp_path):
-    judged = [row for row in done.summary["effects"] if "outcome" in row]
-    assert {row["window"] for row in judged} == {0}
-    assert len(judged) + len(done.summary["tests"]) == len(done.outcomes)
-    assert {*done.outcomes} == {"too few"}  # four facts settle nothing
-    text = show(read_result(done.folder))
-    assert text.count("cannot read the subject in any layer") == 2  # a sentence for each model
-    assert "other masks read by answer" in text and "too few" in text
-    page = unmask.draw_report([done.folder], tmp_path / "page.html")
-    assert "What an answer needs to read" in page.read_text("utf-8")
 
 
 def test_every_edge_has_a_look_of_its_own_in_all_panels(done):

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import unmask
-from tests.measures.asking import show
 from tests.measures.test_trace import make_wrong
 from tests.tracing.learned import LENGTH, make_facts
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.paths import CLEAN, HIDDEN, MEASURE
-from unmask.measures.runner import read_result
 from unmask.tracing.path_cells import EVERY_WAY, Bands
 
 USUAL: dict[str, Any] = {"steps": 6, "length": LENGTH, "bands": 2, "device": "cpu"}
@@ -104,17 +102,6 @@ def test_heads_are_chosen_on_the_other_half(done):
     assert heads and all(row["head"] >= 0 and row["first"] == row["last"] for row in heads)
     assert {row["chosen"] for row in heads} <= {1, 2}
     assert all(2 * row["facts"] == FACTS * row["chosen"] for row in heads)
-
-
-def test_outcomes_follow_from_intervals_and_the_page_has_them(done, tmp_path):
-    above = done.summary["above"]
-    assert {row["outcome"] for row in above} == {"too few"}  # two facts settle nothing
-    judged = [row for row in done.summary["effects"] if "outcome" in row]
-    assert {row["sender"] for row in judged} == {CLEAN} and len(done.outcomes) > len(above)
-    text = show(read_result(done.folder))
-    assert text.count("beyond the controls") == 2  # a sentence for each model
-    page = unmask.draw_report([done.folder], tmp_path / "page.html")
-    assert MEASURE.title in page.read_text("utf-8")
 
 
 def test_what_is_refused(causal):
