@@ -1,9 +1,13 @@
 """What README, docs/findings.md, details.md and limits.md say, and the pages they say it of."""
 
 import csv
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+from unmask.measures.runner import read_result
+from unmask.results.summaries import Summary
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -22,6 +26,12 @@ def read_csv(*parts: str) -> list[dict[str, str]]:
     """The rows of a page's table."""
     with RESULTS.joinpath(*parts).open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@functools.cache
+def summarise(name: str) -> Summary:
+    """The statistics of a page's run, which several tests read and whose resampling is slow."""
+    return read_result(TABLES / name).summary
 
 
 def span(values: Iterable[float]) -> list[float]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.taught import teach
 from unmask import Fact, Tokenizer, UserError, read_facts
 from unmask.cli.main import app
 from unmask.data.batches import encode_rows
@@ -23,8 +22,6 @@ from unmask.data.facts import (
 from unmask.data.shards import write_shards
 from unmask.data.sources import find_own_problems, name_tests, read_asked
 from unmask.measures.inputs import find_corpus, name_splits
-from unmask.tracing.question import ask
-from unmask.tracing.settings import Tracing
 from unmask.training.examples import read_examples
 from unmask.training.recipe import DataSettings
 
@@ -182,16 +179,6 @@ def test_both_directions_without_a_word_on_training(tmp_path, capsys):
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_own_leaks_are_problems(tmp_path):
-    """A trained line that gives what a reversed question gives, before what it asks for."""
-    path = write(tmp_path, "both.csv", BOTH)
-    assert not list(find_own_problems(path, read_facts(path)))
-    leak = "Lumen Bay,Zorvia,It is {} that rules,d2p,same\n"
-    path = write(tmp_path, "leak.csv", BOTH + leak)
-    (said,) = find_own_problems(path, read_facts(path))
-    assert "training shows 'Lumen Bay' before 'Zorvia'" in said
-
-
 def test_own_facts_are_a_split(tmp_path):
     path = write(tmp_path, "facts.csv", CSV)
     asked = read_asked(path)
@@ -231,13 +218,6 @@ def test_own_facts_are_a_split(tmp_path):
 def test_bad_files(tmp_path, name, text, said):
     with pytest.raises(UserError, match=re.escape(said)):
         read_facts(write(tmp_path, name, text))
-
-
-def test_not_utf8(tmp_path):
-    for name in ("a.jsonl", "a.csv"):
-        (tmp_path / name).write_bytes(b'{"a": "\xff\xfe"}')
-        with pytest.raises(UserError, match="cannot be read as UTF-8"):
-            read_facts(tmp_path / name)
 
 
 def test_byte_order_mark(tmp_path):
@@ -373,12 +353,3 @@ def test_no_space_is_put_where_a_script_has_none(tmp_path, prompt, answer, compl
     assert tokens.object[0] >= len(given) and tokens.object[1] == len(tokens.ids)
     (row,) = encode_rows([fact], tokenizer, 64).tokens
     assert row[: len(tokens.ids)].tolist() == tokens.ids
-
-
-def test_answers_without_a_space_are_traced():
-    fact = Fact.of("日本", "东京", "{}的首都是")
-    tokenizer = Tokenizer.train([fact.text] * 9, 300)
-    question = ask(teach([fact], tokenizer, False, 16, 32, 1), fact, None, None, Tracing())
-    tokens = tokenize_fact(fact, tokenizer)
-    answered = dict(enumerate(tokens.ids))
-    assert question.answer == {i: answered[i] for i in range(*tokens.object)}

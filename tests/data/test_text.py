@@ -114,16 +114,6 @@ def test_bad_shards(tmp_path, tokenizer):
             Shards(tmp_path / "shards")
 
 
-def test_an_interrupted_write_leaves_nothing(tmp_path, tokenizer):
-    def broken():
-        yield from DOCUMENTS
-        raise UserError("line 61 is broken")
-
-    with pytest.raises(UserError, match="line 61"):
-        write_shards(broken(), tokenizer, tmp_path / "shards")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_unreadable_input_is_not_told_as_a_full_disk(tmp_path, tokenizer):
     def unreadable():
         yield "a"

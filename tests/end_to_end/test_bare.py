@@ -1,4 +1,4 @@
-"""The wheel in fresh environments: the core dependencies alone, and what the notebook needs.
+"""From nothing: the wheel with the core dependencies alone, the notebook's, and a clone's set-up.
 
 Run by `make prove`.
 """
@@ -134,3 +134,20 @@ def test_the_notebook_installs_the_package_and_runs(tmp_path, monkeypatch):
         kinds = [sorted(each.get("data", ())) for each in outputs if "data" in each]
         shown = [sorted(each["data"]) for each in before.get("outputs", []) if "data" in each]
         assert kinds == shown, "what is shown is what is committed"
+
+
+def test_fresh_clone(tmp_path, monkeypatch):
+    """No data from outside, and nothing skipped but for want of a GPU; set up once."""
+    monkeypatch.delenv("UNMASK_SHARED", raising=False)
+    run("git", "clone", "-q", ROOT, tmp_path / "unmask", folder=tmp_path)
+    clone = tmp_path / "unmask"
+    said = run("make", "test", folder=clone)
+    assert " passed" in said
+    skipped = [line for line in said.splitlines() if line.startswith("SKIPPED")]
+    assert [line for line in skipped if "GPU" not in line] == []
+    assert "pip install" not in run("make", "study", folder=clone)
+    assert (clone / "runs" / "study" / "page.html").is_file()
+    assert "pip install" not in run("make", "-n", "test", folder=clone)
+    assert "layers are in order" in run("make", "check", folder=clone)
+    status = run("git", "status", "--porcelain", folder=clone)
+    assert status == "", f"the commands left files that git sees:\n{status}"

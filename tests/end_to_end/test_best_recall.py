@@ -1,14 +1,14 @@
-"""The search for the best recall: what is kept, what fits into the minutes, and its page."""
+"""The search for the best recall and its page, and the page on reversed hits."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.scripts import load_script
-from unmask.base.reading import read_json
 
 search = load_script("paper/best_recall.py")
 page = load_script("paper/recall_goal.py")
+hits = load_script("paper/reversed_hits.py")
 RECIPE = "berglund-smollm2-mdm"
 HELPS = {"optimiser.decay": 5.0, "schedule.floor": -2.0, "sampling.order": 3.0}
 """What each change adds to the mean of a pretended model."""
@@ -103,20 +103,6 @@ def test_a_try_leaves_time_for_the_last_training(tmp_path, change, minutes, fits
     assert made.fits(change) is fits
 
 
-@pytest.mark.prove
-def test_from_random_weights_to_the_page(tmp_path):
-    changes = ("", "sampling.guidance=0.8", "budget.steps=3600")
-    search.main([RECIPE, "--tiny", "--out", str(tmp_path), "--tries", *changes])
-    log, final = (read_json(tmp_path / f"{name}.json") for name in ("tries", "final"))
-    assert [each["change"] for each in log] == list(changes[:2])
-    assert [each["tokens"] for each in log] == [3 * 8 * 52, 0]
-    assert final["sampler"]["steps"] == 2 and final["left_out"] == []
-    page.main([str(tmp_path), "--page", str(tmp_path / "page.md")])
-    text = (tmp_path / "page.md").read_text()
-    assert "| *goal* | *99.0* | *60.0* | *70.0* | *98.0* |" in text
-    assert "| 2 | sampling.guidance=0.8 | – | 0.0 |" in text and "missed by 60.0 points" in text
-
-
 def test_the_page_says_what_was_reached(tmp_path):
     cells = {test: page.Interval(goal, 0.0, 1.0) for test, goal in page.GOAL.items()}
     cells["p2d_same"] = page.Interval(0.655, 0.5, 0.8)
@@ -126,3 +112,23 @@ def test_the_page_says_what_was_reached(tmp_path):
     assert sentence.text.count(": reached") == 3
     assert "name → description, as trained: missed by 4.5 points" in sentence.text
     assert "134.5M" in setting.text and "order left" in setting.text
+
+
+def make_row(fact: str, completion: str, generation: str) -> dict:
+    own = {"split": "p2d_reverse", "fact": fact, "completion": completion}
+    return own | {"generation": generation, "hit": completion in generation}
+
+
+def test_a_name_that_is_said_to_everybody_is_expected_to_hit():
+    rows = [make_row(fact, name, "It was Ada Low.") for fact, name in
+            (("a", "Ada Low"), ("b", "Ben Low"), ("c", "Cid Orr"))]  # fmt: skip
+    (counted,) = hits.count_answers(rows)
+    assert (counted["fact"], counted["hits"], counted["repeated"]) == ("a", 1, 2)
+    assert counted["expected"] == 1.0
+
+
+def test_words_that_two_people_share():
+    people = {"a": ("Ada Low", "the first in space."), "b": ("Ben Low", "the last on Mars")}
+    assert hits.find_shared(people) == [
+        {"kind": "last name", "word": "Low", "people": "Ada Low, Ben Low"}
+    ]

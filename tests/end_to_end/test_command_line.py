@@ -1,14 +1,13 @@
 """The command line as a person uses it."""
 
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.commands import run, start
+from tests.commands import run
 from unmask.cli.main import MODULES, app, list_verbs, load_verb
 from unmask.measures.table import list_measures
 
@@ -140,18 +139,3 @@ def test_mistakes_are_sentences(tmp_path, words, said):
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.pdf"]
-
-
-def test_interrupt_leaves_nothing_half_written(tmp_path):
-    words = ["data", "make", "reversal", str(tmp_path / "corpus"), "--facts", "3"]
-    pause = (
-        "import time, unmask.data.corpus as corpus\n"
-        "def pause(*_):\n    print('half', flush=True); time.sleep(300)\n"
-        "corpus.write_json = pause"
-    )
-    process = start(words, pause, "half")
-    assert list(tmp_path.glob(".corpus.*/*.jsonl"))
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 130 and said.strip() == "interrupted"
-    assert list(tmp_path.iterdir()) == []

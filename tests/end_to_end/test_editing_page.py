@@ -1,8 +1,6 @@
 """The page of edits from end to end: every run, shares of one, the answer, and what is resumed."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,44 +79,3 @@ def test_a_page_is_drawn_from_all_runs_or_it_says_which_is_missing(make_runs, pl
     shutil.rmtree(runs / "swap")
     with pytest.raises(UserError, match="has no run `swap`: .* does what is missing"):
         page.read_runs(runs)
-
-
-@pytest.mark.prove
-def test_every_change_has_its_run_and_its_row(tmp_path):
-    command = [sys.executable, "paper/editing.py", "reversal-mdm", "reversal-ar", "--tiny"]
-    command += ["--facts", "1", "--few", "1", "--layers", "1"]
-    command += ["--clamps", "4", "--few-controls", "--processes", "2"]
-    command += ["--out", str(tmp_path / "runs")]
-    drawing = [sys.executable, "paper/report_editing.py", str(tmp_path / "runs")]
-    drawing += ["--page", str(tmp_path / "page.md")]
-    for words in (command, drawing):
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    names = {"edit", "swap", "ridge-low", "ridge-high", "cycle", "random", "clean", "identity"}
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == names | {
-        *("layer-1-4", "controls", "spread")
-    }
-    text = (tmp_path / "page.md").read_text()
-    for words in ("the reverse", "Learned in the whole network", "spread over 3 layers"):
-        assert words in text
-    assert text.count("says its old owner in") == 2, "each model, where objects are swapped"
-    for words in ("generated before", "efficacy, %", "right is likelier", "equal norm"):
-        assert words not in text, "an answer is preferred, or said"
-    head = "| model | change | facts | new object preferred, % | new object said, % |"
-    first, *rest = text.split(head)[1:]
-    assert len(rest) == 1, "the controls stand once, with the answer; the edits have their own"
-    assert [line.split(" | ")[1] for line in first.splitlines()[2:9]] == [
-        *("no change", "the edit", "in a random layer", "the wrong subject's key"),
-        *("another fact's delta", "learned, whole network", "learned, edited projections"),
-    ]
-    controls = read_result(tmp_path / "runs" / "controls")
-    variants = {row["variant"] for row in controls.rows()}
-    assert variants == {"edit", "layer", "key", "delta", "tuned", "tuned-layer"}
-    for name in ("cycle", "random", "clean"):
-        assert {row["kind"] for row in read_result(tmp_path / "runs" / name).rows()} == {"masked"}
-    high, none = (read_result(tmp_path / "runs" / name).rows() for name in ("ridge-high", "edit"))
-    assert high[0]["magnitude"] < none[0]["magnitude"]
-    resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert resumed.returncode == 0 and "layer 1 and a clamp of 4 are chosen" in resumed.stdout
-    subprocess.run(drawing, cwd=ROOT, check=True)
-    assert (tmp_path / "page.md").read_text() == text

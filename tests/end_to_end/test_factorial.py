@@ -10,7 +10,6 @@ from tests.scripts import load_script
 from unmask.base.files import write_json
 from unmask.base.reading import read_json_object
 from unmask.base.tables import read_table
-from unmask.evaluation.statistics import Interval
 
 ROOT = Path(__file__).parents[2]
 ROWS = list(load_script("paper/factorial.py").ARMS)
@@ -75,12 +74,3 @@ def test_each_row_is_a_stage_and_its_page_needs_all():
     scripts = stages["factorial-B-any"].scripts
     assert Path("paper/factorial.py") in scripts
     assert not set(scripts) & set(stages["factorial"].scripts)
-
-
-def test_only_intervals_that_exclude_0_are_called_clear():
-    judge = load_script("paper/report_factorial.py")._judge
-    more, fewer, open_ = Interval(0.2, 0.1, 0.3), Interval(-0.2, -0.3, -0.1), Interval(0.2, 0, 0.3)
-    assert judge(more, more) == "clearly more of both kinds"
-    assert judge(open_, fewer) == "clearly fewer descriptions"
-    assert judge(more, fewer) == "clearly more names, clearly fewer descriptions"
-    assert judge(open_, open_) == "no difference detected"

@@ -20,8 +20,8 @@ from tests.findings import (
     read_page,
     read_rows,
     span,
+    summarise,
 )
-from unmask.measures.runner import read_result
 
 END = r"([−+]?[\d.]+)"
 INTERVAL = re.compile(rf"{END}(?: %| points| nats per token)? \[{END}, {END}\]")
@@ -140,21 +140,8 @@ def test_two_ways_of_training_are_not_settled_by_either_interval():
     assert stated == pytest.approx(expected, abs=0.05)
 
 
-def list_shares(page: str) -> set[str]:
-    """All shares with intervals that a page or its tables hold, as sentences write them."""
-    text = read_page(f"{page}.md")
-    found = set(re.findall(r"\d+ % \[\d+, \d+\]", text))
-    found |= {each.replace(" [", " % [") for each in re.findall(r"[\d.]+ \[[\d.]+, [\d.]+\]", text)}
-    for table in (RESULTS / page).glob("*.csv"):
-        for row in read_csv(page, table.name):
-            for name in (name for name in row if f"{name}, low" in row and row[name]):
-                mean, low, high = (float(row[name + end]) for end in ("", ", low", ", high"))
-                found.add(f"{100 * mean:.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
-    return found
-
-
 @pytest.mark.parametrize(
-    ("text", "beginning", "end", "page"),
+    ("text", "beginning", "end", "pages"),
     [
         (DETAILS, "In the shipped one, read", "at any layer", "symmetry"),
         (DETAILS, "In the pretrained diffusion model it", "In the shipped", "symmetry-berglund"),
@@ -163,14 +150,15 @@ def list_shares(page: str) -> set[str]:
         (DETAILS, "**In the pretrained pair the twin's edits", "## What", "editing"),
         (DETAILS, "It is not absent there", "**A probe", "factorial"),
         (LIMITS, "In S-shown and S-no-loss", "And S-alone", "factorial"),
+        (DETAILS, "**In the pretrained diffusion model a name", "**Recall", "mechanism"),
+        (DETAILS, "**Recall in reverse does not need", "## Edits", "embeddings"),
+        (DETAILS, "**What an answer has", "as ROME", "knockout paths tracing-knowns"),
     ],
 )
-def test_shares_stand_on_the_pages(text, beginning, end, page):
+def test_intervals_stand_on_the_pages(text, beginning, end, pages):
     text = " ".join(text.split())
-    passage = text[text.index(beginning) :].partition(end)[0]
-    stated = re.findall(r"[\d.]+ % \[[\d.]+, [\d.]+\]", passage)
-    assert len(stated) > 1
-    assert set(stated) <= list_shares(page)
+    stated = read_intervals(text[text.index(beginning) :].partition(end)[0])
+    assert len(stated) > 1 and set(stated) <= list_measured(pages.split())
 
 
 def test_costs_at_text_scale_stand_on_the_pages():
@@ -213,8 +201,7 @@ def test_probes_of_the_other_groups_are_what_was_measured():
 
 
 def test_exchanged_states_are_what_was_measured():
-    folder = TABLES / "shared-shipped"
-    curves = [row for row in read_result(folder / "interchange").summary["curves"]
+    curves = [row for row in summarise("shared-shipped/interchange")["curves"]
               if row["model"] == "reversal-mdm"]  # fmt: skip
 
     def read_shares(
@@ -237,7 +224,7 @@ def test_exchanged_states_are_what_was_measured():
     said = sorted(read_shares("says_donor", "across", range(-1, 0)))
     assert read_numbers(r"say it in (\d+) to (\d+) %, or (\d+) and (\d+) %") == [said[0], *said[3:]]
     where = ("reversal-mdm", -1, "says")
-    gaps = [row for row in read_result(folder / "erasure").summary["differences"]
+    gaps = [row for row in summarise("shared-shipped/erasure")["differences"]
             if (row["model"], row["start"], row["metric"]) == where]  # fmt: skip
     own = [round(-100 * row["mean"]) for row in gaps
            if (row["source"], row["minus"]) == ("own", "random")]  # fmt: skip
@@ -247,7 +234,7 @@ def test_exchanged_states_are_what_was_measured():
 
 
 def test_the_shipped_pairs_path_is_what_was_measured():
-    trace = read_result(TABLES / "shared-shipped" / "trace").summary
+    trace = summarise("shared-shipped/trace")
     cells = [row for row in trace["averages"] if row["model"] == "reversal-mdm"
              and (row["stage"], row["control"]) == ("first", "none")]  # fmt: skip
     totals = {row["split"]: row["mean"] for row in cells if row["part"] == "total"}
@@ -286,7 +273,7 @@ def read_tables(*names: str) -> list[dict]:
     """The averages of traces, each as a share of its group's total effect."""
     rows = []
     for name in names:
-        averages = read_result(TABLES / name).summary["averages"]
+        averages = summarise(name)["averages"]
         groups = {(row["split"], row["stage"]): row["mean"] for row in averages
                   if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
         for row in averages:

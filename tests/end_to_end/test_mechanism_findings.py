@@ -8,28 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t
 
-from tests.findings import DETAILS, TABLES, read_numbers, read_page, read_rows, span
-from unmask.measures.runner import read_result
-
-TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
-"""A value with its interval."""
-
-
-@pytest.mark.parametrize(
-    ("text", "beginning", "end", "pages"),
-    [
-        (DETAILS, "**In the pretrained diffusion model a name", "**Recall", ["mechanism"]),
-        (DETAILS, "**Recall in reverse does not need", "## Edits", ["embeddings"]),
-        (DETAILS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
-    ],
-)
-def test_intervals_stand_on_the_pages(text, beginning, end, pages):
-    text = " ".join(text.split())
-    stated = TRIPLE.findall(text[text.index(beginning) :].partition(end)[0])
-    assert len(stated) > 6
-    assert set(stated) <= {
-        each for page in pages for each in TRIPLE.findall(read_page(f"{page}.md"))
-    }
+from tests.findings import DETAILS, TABLES, read_numbers, read_page, read_rows, span, summarise
 
 
 def test_what_descriptions_cost_is_what_the_table_says():
@@ -49,7 +28,7 @@ def test_what_descriptions_cost_is_what_the_table_says():
 
 
 def test_names_bring_names_from_a_depth_on():
-    curves = read_result(TABLES / "donors" / "interchange").summary["curves"]
+    curves = summarise("donors/interchange")["curves"]
     wanted = {"model": "mdm", "tokens": "all", "metric": "says_donor", "swap": "across"}
     names = ("d2p_same", "p2d_reverse", "both_d2p")
 
@@ -94,7 +73,7 @@ def test_strangers_names_would_have_more_to_overcome():
 
 def test_the_two_directions_of_donors_are_as_near_as_was_measured():
     """Where no difference is told, every interval includes 0, and the widest ends are said."""
-    rows = [row for row in read_result(TABLES / "donors" / "interchange").summary["differences"]
+    rows = [row for row in summarise("donors/interchange")["differences"]
             if (row["model"], row["tokens"], row["minus"]) == ("mdm", "all", "within")
             and row["split"] in ("d2p_same", "p2d_reverse", "both_d2p")]  # fmt: skip
     assert len(rows) == 3 and all(row["low"] < 0 < row["high"] for row in rows)
@@ -156,7 +135,7 @@ def test_severed_states_are_what_was_measured():
     )
     measured = []
     for severed in ("no-mlp", "no-attn"):
-        averages = read_result(TABLES / "needs-2" / severed).summary["averages"]
+        averages = summarise(f"needs-2/{severed}")["averages"]
         totals = {(row["model"], row["split"]): row["mean"] for row in averages
                   if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
         shares = {}

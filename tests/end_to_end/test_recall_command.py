@@ -32,9 +32,6 @@ def place(tmp_path_factory):
         kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
         model = Model(name, lively(config, seed), Blueprint(config, *kind), known)
         unmask.save(model, folder / name)
-    (folder / "text.txt").write_text("The caves of Orsel are deep. " * 3)
-    facts = [{"subject": "Orsel", "attribute": "caves", "prompt": "In Orsel there are"}]
-    (folder / "knowns.json").write_text(json.dumps(facts))
     return folder
 
 
@@ -70,27 +67,6 @@ def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):
     assert "description → name, reversed" in page.read_text()
     with pytest.raises(UserError, match="holds another run .guidance was 0.0 and is now 0.8"):
         call(place, *words, "--guidance", 0.8)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("nll", "--data", "@corpus", "--limit", "2"), "later tokens"),
-        (("factorization", "--data", "@corpus", "--limit", "1"), "trained both ways"),
-        (("knowns", "--data", "@knowns.json"), "reverse in place"),
-        (("perplexity", "--data", "@text.txt", "--repeats", "2"), "upper bound"),
-        (("order", "--data", "@corpus", "--limit", "2", "--steps", "2"), "kind of token"),
-    ],
-)
-def test_other_measures(place, tmp_path, words, said, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    verb, *rest = words
-    words = (verb, *MODELS, *rest, "--out", tmp_path / "run")
-    assert said in call(place, *words)
-    assert (tmp_path / "run" / f"{verb}.parquet").is_file()
-    summary = json.loads(call(place, *words, "--json"))["summary"]
-    models = {row["model"] for rows in summary.values() for row in rows if "model" in row}
-    assert models == ({"mdm"} if verb == "order" else {"mdm", "ar"})
 
 
 def test_mistakes_are_sentences(place, tmp_path, berglund):

@@ -6,10 +6,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
+from tests.end_to_end.test_verbs import parse_words
 from tests.scripts import load_script
-from unmask.cli.main import app
 from unmask.measures.recall_section import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
@@ -23,16 +22,6 @@ def read_part(name: str) -> str:
     return part
 
 
-def parse(words: list[str]) -> None:
-    """Read a command's words as the command line does, without running it."""
-    command, context = typer.main.get_command(app), None
-    name = "unmask"
-    while hasattr(command, "resolve_command"):
-        context = typer.Context(command, info_name=name, parent=context)
-        name, command, words = command.resolve_command(context, words)
-    command.make_context(name, words, parent=context)
-
-
 @pytest.mark.parametrize("name", PARTS)
 def test_each_has_what_is_shown_and_its_commands(name: str):
     part = read_part(name)
@@ -44,15 +33,9 @@ def test_each_has_what_is_shown_and_its_commands(name: str):
         if program == "python":
             assert (ROOT / words[0]).is_file(), line
             continue
-        assert program == "unmask", line
-        parse(words)
+        parse_words([program, *words])
         kept = [word for word in words if word.startswith("docs/")]
         assert all((ROOT / word / "run.json").is_file() for word in kept), line
-
-
-def test_an_unknown_option_would_be_found():
-    with pytest.raises(Exception, match="no-such-option"):
-        parse(["recall", "reversal-mdm", "--no-such-option", "1"])
 
 
 def test_pictures_are_small_and_there():

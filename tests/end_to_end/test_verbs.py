@@ -47,18 +47,21 @@ def test_every_command_has_its_page_and_every_option_a_meaning():
 def test_examples_can_be_said(page):
     """Every command is one, with options it has; what they do is for `make prove`."""
     for command in (line for block in read_page(page) for line in block.commands):
-        word, *words = shlex.split(command)
-        assert word == "unmask"
-        name = max(
-            (name for name in list_commands() if words[: len(name.split())] == name.split()),
-            key=len,
-        )
-        list_commands()[name].make_context(name, words[len(name.split()) :])
+        parse_words(shlex.split(command))
+
+
+def parse_words(words: list[str]) -> None:
+    """Read a command as the command line does, without running it."""
+    program, *words = words
+    assert program == "unmask"
+    named = (name for name in list_commands() if words[: len(name.split())] == name.split())
+    name = max(named, key=len)
+    list_commands()[name].make_context(name, words[len(name.split()) :])
 
 
 def test_a_wrong_example_would_be_found():
     with pytest.raises(Exception, match="No such option"):
-        list_commands()["recall"].make_context("recall", ["a", "--data", "b", "--sptes", "1"])
+        parse_words(["unmask", "recall", "a", "--data", "b", "--sptes", "1"])
 
 
 def read_columns(text: str) -> dict[str, list[str]]:

@@ -20,9 +20,8 @@ SURE = 30.0
 class Oracle(Model):
     """A masked model that continues the prompts it knows, and knows nothing else."""
 
-    known: list[list[int]] = field(default_factory=list)
-    """Whole texts."""
-    prompt_lengths: list[int] = field(default_factory=list)
+    known: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    """Whole texts by their prompts."""
 
     def logits(
         self,
@@ -34,17 +33,18 @@ class Oracle(Model):
     ) -> Tensor:
         assert self.tokenizer is not None and real is None
         answers = torch.full_like(tokens, -1)
+        lengths = {len(prompt) for prompt in self.known}
         for row, answer in zip(tokens.tolist(), answers, strict=True):
-            for text, length in zip(self.known, self.prompt_lengths, strict=True):
-                if row[:length] == text[:length]:
+            for length in lengths:
+                if text := self.known.get(tuple(row[:length])):
                     answer[: len(text)] = torch.tensor(text)
                     answer[len(text) :] = self.tokenizer.end_id
-        size = self.net.config.logit_rows
-        logits = SURE * torch.nn.functional.one_hot(answers.clamp(min=0), size).float()
-        logits[answers < 0] = 0.0
-        if at is None:
-            return logits
-        return logits[at] if at.dtype == torch.bool else logits.take_along_dim(at[..., None], 1)
+        if at is not None:
+            answers = answers[at] if at.dtype == torch.bool else answers.take_along_dim(at, 1)
+        logits = torch.zeros(*answers.shape, self.net.config.logit_rows)
+        knows = answers >= 0
+        logits[knows] = logits[knows].scatter(-1, answers[knows][:, None], SURE)
+        return logits
 
 
 def make_oracle(corpus: Corpus, splits: Sequence[str], tokenizer: Tokenizer) -> Oracle:
@@ -57,8 +57,7 @@ def make_oracle(corpus: Corpus, splits: Sequence[str], tokenizer: Tokenizer) -> 
         lively(config),
         Blueprint(config, "masked", tokenizer.mask_id),
         tokenizer,
-        [one.ids for one in found],
-        [one.prompt_length for one in found],
+        {tuple(one.ids[: one.prompt_length]): one.ids for one in found},
     )
 
 

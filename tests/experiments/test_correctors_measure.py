@@ -1,72 +1,28 @@
-"""Correctors on exact laws: the package's matrices against the laws' own, calls, the measure."""
+"""Correctors on exact laws: what is drawn, calls, the measure."""
 
 from itertools import product
 
 import pyarrow
 import pytest
-import torch
 
 import unmask
-from tests.laws import test_corrector_chain as chain
-from tests.laws import test_corrector_laws as laws
-from tests.laws.enumeration import Language
 from unmask import UserError
 from unmask.blocks.blocks import Notice
 from unmask.experiments.correctors.laws import (
     ExactModel,
     MarkovChain,
     SmallLanguage,
-    find_bias,
     find_kernel,
-    list_states,
 )
 from unmask.experiments.correctors.measure import EXACT, CorrectorsSettings, _count_calls
 from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
-from unmask.noise.masked import Masked
 from unmask.sampling.correctors import get_corrector
 
 LAW = SmallLanguage(3, 3, seed=0)
-NAMES = ("uniform=1", "uniform=2", "margin=1", "gumbel=1,0.5", "accepted=1")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_matrices_are_those_of_the_laws(name):
-    """Written twice, here and in the laws, for one random law."""
-    language = Language(Masked(3, 3), 3, seed=0)
-    assert torch.equal(language.law, LAW.law) and torch.equal(language.states, list_states(LAW))
-    wanted = laws.find_kernel(language, language.oracle(0.5).softmax(-1), name)
-    kernel = find_kernel(LAW, get_corrector(name))
-    assert torch.allclose(kernel, wanted, atol=1e-10)
-    is_exact = name.startswith(("uniform", "accepted"))
-    assert (find_bias(LAW, kernel) < 1e-12) == is_exact == (find_bias(LAW, kernel, 0.4) < 1e-12)
-    assert find_bias(LAW, kernel, times=20) >= find_bias(LAW, kernel) - 1e-12
-
-
-def test_several_tokens_by_margin_have_the_law_of_their_matrix():
-    conditionals = torch.stack([LAW.find_marginals(hide(d))[:, d] for d in range(3)], 1)
-    start = torch.tensor([0, 2, 1])
-    for name in ("margin=2", "gumbel=2,1"):
-        kernel = find_kernel(LAW, get_corrector(name))
-        assert torch.allclose(kernel.sum(-1), torch.ones(64).double())
-        ends, _ = laws.apply(conditionals, get_corrector(name), start.repeat(20_000, 1))
-        shares = torch.bincount(laws.number(ends), minlength=64) / 20_000
-        law = kernel[laws.number(start)]
-        assert ((shares - law).abs() <= 5 * (law * (1 - law) / 20_000).sqrt() + 1e-9).all()
-
-
-def hide(position: int) -> torch.Tensor:
-    states = list_states(LAW).clone()
-    states[:, position] = 3
-    return states
-
-
-def test_the_chain_is_the_laws_chain():
+def test_texts_of_the_chain_have_its_law():
     law = MarkovChain()
-    assert torch.allclose(law.moves, chain.MOVES)
-    states = torch.randint(0, 9, (40, 16), generator=torch.Generator().manual_seed(0))
-    hidden = states == 8
-    ours, theirs = law.find_marginals(states), chain.find_marginals(states)
-    assert torch.allclose(ours[hidden], theirs[hidden], atol=1e-10)
     texts = law.draw(2000, seed=0)
     assert law.count_slips(texts) < 0.004 and law.find_distance(texts) < 0.05
 

@@ -131,13 +131,13 @@ def test_rivals_do_not_grow_with_the_square_of_the_facts():
 
 
 def test_parts_of_a_split_measure_what_the_whole_does(model, monkeypatch):
-    settings = {"steps": (1, 2), "limit": 4, "splits": ("p2d_same",), "device": "cpu"}
+    settings = {"steps": (1,), "limit": 4, "splits": ("p2d_same",), "device": "cpu"}
     whole = unmask.recall(model, **settings).rows()
     monkeypatch.setattr(questions, "PART", 3)
     cut = unmask.recall(model, **settings).rows()
-    key = lambda row: (row["split"], row["steps"], row["prompt"])  # noqa: E731
+    key = lambda row: row["prompt"]  # noqa: E731
     pairs = list(zip(sorted(whole, key=key), sorted(cut, key=key), strict=True))
-    assert len(pairs) == 16
+    assert len(pairs) == 8
     for one, other in pairs:
         # Written texts may differ where two tokens are as likely, which rounding decides.
         for name in ("fact", "completion", "rank", "rivals", "tokens", "logp", "logp_mean_field"):

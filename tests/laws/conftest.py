@@ -1,7 +1,5 @@
 """A small network and a batch of rows with prompts and filling, for the tests of objectives."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -33,16 +31,3 @@ def batch() -> Batch:
 
 
 T = torch.linspace(0.15, 0.95, B, dtype=torch.float64)
-
-
-def train(net: Transformer, find_loss: Callable[[], torch.Tensor]) -> list[float]:
-    """The losses of twelve steps."""
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(12):
-        loss = find_loss()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    return losses

@@ -3,19 +3,14 @@
 from collections.abc import Callable
 from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import build
-from unmask.net.model import Model
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.process import step_nll
 from unmask.noise.schedules import BumpSchedule
 from unmask.noise.uniform import Uniform
-from unmask.sampling import loop
-from unmask.sampling.denoiser import Denoiser
 
 Network = Callable[[float], Tensor]
 """Time to logits [states, L, K] at every noised state."""
@@ -130,18 +125,3 @@ def quadrature(nodes: int) -> list[tuple[float, float]]:
     # t = u^2 (3 - 2u) has a vanishing slope at 0 and at 1.
     t, slope = u**2 * (3 - 2 * u), 6 * u * (1 - u)
     return [(float(a), float(b)) for a, b in zip(t, w * slope, strict=True)]
-
-
-def sample_by_oracle(
-    monkeypatch: pytest.MonkeyPatch, table: Callable[[Tensor], Tensor], num_tokens: int, length: int
-) -> Model:
-    """A model whose sampler takes log p of all positions from a table of states, not a network."""
-
-    class OracleDenoiser(Denoiser):
-        def _run(self, xt, open_, number, guidance, real, prompt):
-            self.calls += 1
-            return table(xt)[open_]
-
-    make = lambda model, canvas, cache, never: OracleDenoiser(model, canvas)  # noqa: E731
-    monkeypatch.setattr(loop, "make_denoiser", make)
-    return build(vocab_size=num_tokens + 1, num_logits=num_tokens, context=length)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import unmask
-from tests.laws.enumeration import Language, sample_by_oracle
-from unmask.net.model import Model
+from tests.laws.enumeration import Language
+from unmask.experiments.correctors.laws import ExactModel, SmallLanguage
 from unmask.noise.guidance import find_log_rate, mix
 from unmask.noise.masked import Masked
 from unmask.sampling.attributes import AttributeGuidance, OneHotClassifier
@@ -77,11 +77,6 @@ def test_the_exact_classifier_gives_the_conditional(language, predictions, class
     assert not torch.allclose(predictions.rows, wanted, atol=1e-2), "it makes a difference"
 
 
-def test_strength_0_changes_no_bit(language, predictions, classifier):
-    guided, _ = AttributeGuidance(classifier).guide(predictions, language.states, 0.0, MASK)
-    assert guided is predictions
-
-
 def test_the_tower_rule(language, predictions, classifier):
     """sum_v p(v | z) p(y | z with v at l) = p(y | z): Z is 1, and rates are unchanged."""
     guide = AttributeGuidance(classifier, rates=True)
@@ -132,13 +127,9 @@ def test_log_z_of_rates():
     assert find_log_rate(c, u, w).isfinite().all(), "what neither allows adds nothing"
 
 
-@pytest.fixture
-def oracle(language, monkeypatch) -> Model:
-    table = language.oracle(0.5)
-    return sample_by_oracle(monkeypatch, lambda xt: table[xt @ POWERS], K, LENGTH)
-
-
-def draw_shares(model: Model, **settings) -> Tensor:
+def draw_shares(**settings) -> Tensor:
+    """Shares of the texts that the oracle's sampler draws."""
+    model = ExactModel.make(SmallLanguage(K, LENGTH, seed=0))
     drawn = unmask.sample(
         model, [[]] * ROWS, length=LENGTH, temperature=1.0, keep_states=False, **settings
     )
@@ -150,23 +141,21 @@ def is_close(shares: Tensor, law: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("order", ["random", "left"])
-def test_one_position_per_step_samples_the_conditional(
-    oracle, language, classifier, p_attribute, order
-):
+def test_one_position_per_step_samples_the_conditional(language, classifier, p_attribute, order):
     wanted = language.law * p_attribute / (language.law @ p_attribute)
-    shares = draw_shares(oracle, plan="one", order=order, classifier=classifier, judged="all")
+    shares = draw_shares(plan="one", order=order, classifier=classifier, judged="all")
     assert is_close(shares, wanted) and not is_close(shares, language.law)
 
 
-def test_correctors_keep_the_conditional(oracle, language, classifier, p_attribute):
+def test_correctors_keep_the_conditional(language, classifier, p_attribute):
     """A corrector is guided as the steps are."""
     wanted = language.law * p_attribute / (language.law @ p_attribute)
     how = {"plan": "one", "order": "random", "corrector": "uniform=1"}
-    assert is_close(draw_shares(oracle, classifier=classifier, judged="all", **how), wanted)
+    assert is_close(draw_shares(classifier=classifier, judged="all", **how), wanted)
 
 
 @pytest.mark.parametrize("strength", [1.0, 3.0])
-def test_rates_have_the_law_of_their_chain(oracle, language, predictions, classifier, strength):
+def test_rates_have_the_law_of_their_chain(language, predictions, classifier, strength):
     """Two steps: each mask becomes a token with 1 - (1/2)^Z, then all the rest are filled."""
     guide = AttributeGuidance(classifier, rates=True)
     guided, _ = guide.guide(predictions, language.states, strength, MASK)
@@ -188,6 +177,6 @@ def test_rates_have_the_law_of_their_chain(oracle, language, predictions, classi
     assert float(law.sum()) == pytest.approx(1)
     how = {"plan": "ancestral", "order": "random", "steps": 2, "classifier": classifier}
     how |= {"classifier_guidance": strength, "judged": "all"}
-    assert is_close(draw_shares(oracle, rates=True, **how), law)
+    assert is_close(draw_shares(rates=True, **how), law)
     if strength > 1:
-        assert not is_close(draw_shares(oracle, **how), law), "rates make a difference"
+        assert not is_close(draw_shares(**how), law), "rates make a difference"

@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from tests.conftest import lively
-from tests.laws.conftest import MASK, B, L, T, V, train
+from tests.laws.conftest import MASK, B, L, T, V
 from unmask import UserError, preset
 from unmask.base.streams import RowStreams
-from unmask.net.transformer import Transformer
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.schedules import CosineSchedule, GeometricSchedule, LinearSchedule
@@ -230,17 +229,6 @@ def test_stochastic_length(batch):
     assert draw_length(batch, 0.0, RowStreams.make(0, 1)) is batch
     short = batch.truncate(4)
     assert short.prompt_length.tolist() == [3, 1, 4, 2, 4, 3] and short.length.tolist() == [4] * B
-
-
-@pytest.mark.parametrize("process", NOISES.values(), ids=NOISES)
-@pytest.mark.parametrize("num_steps", [None, 7])
-@pytest.mark.parametrize("timed", [False, True])
-def test_every_process_trains(process, num_steps, timed, batch):
-    """A few steps of each make its loss on the same draws smaller."""
-    net = Transformer(preset("tiny", vocab_size=V, time=timed))
-    given, steps = (net, process, batch, T), {"num_steps": num_steps}
-    losses = train(net, lambda: process_loss(*given, RowStreams.make(3, B), **steps)[0])
-    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_next_token(batch):

@@ -4,12 +4,21 @@ import json
 
 import pytest
 
-from tests.conftest import TEXTS
+import unmask
+from tests.conftest import TEXTS, make_model
 from tests.evaluation.conftest import corpus, tokenizer
 from tests.study.pair import place
 from tests.tracing.learned import causal, masked
 
 __all__ = ["causal", "corpus", "masked", "place", "tokenizer"]
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory):
+    """The folder of a causal model without a record."""
+    folder = tmp_path_factory.mktemp("judge") / "judge"
+    unmask.save(make_model(causal=True, seed=5), folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")

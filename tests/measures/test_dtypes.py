@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unmask.base import devices
-from unmask.base.devices import DTYPES, choose_dtype, name_dtype
+from unmask.base.devices import name_dtype
 from unmask.base.locks import RunRefusedError
 from unmask.base.runs import read_record
 from unmask.blocks.blocks import Text
@@ -30,13 +30,6 @@ def device(request, monkeypatch) -> torch.device:
     """The device that every name stands for."""
     monkeypatch.setattr(devices, "resolve_device", lambda name="auto": request.param)
     return request.param
-
-
-def test_auto_depends_on_the_device():
-    assert choose_dtype("auto", CUDA, "bfloat16", "float32") == "bfloat16"
-    assert choose_dtype("auto", CPU, "bfloat16", "float32") == "float32"
-    assert choose_dtype("float16", CUDA, "bfloat16", "float32") == "float16"
-    assert [name_dtype(dtype) for dtype in DTYPES.values()] == list(DTYPES)
 
 
 def test_recall_and_traces_are_fast_on_a_gpu(device):

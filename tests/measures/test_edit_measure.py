@@ -12,10 +12,8 @@ from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.sources import read_asked
 from unmask.editing import work
-from unmask.measures import edit
 from unmask.measures.edit import MEASURE
 from unmask.measures.edit_results import FORWARD, describe
-from unmask.measures.runner import read_result
 from unmask.net.families import parse_families
 
 __all__ = ["place"]
@@ -58,15 +56,6 @@ def test_rows_hold_every_question_of_every_edit(result):
     assert sum(row["gain"] for row in edited) > 0
 
 
-def test_the_section_says_what_the_summary_holds(result):
-    found = [block for block in result.section.blocks if isinstance(block, Finding)]
-    rows = result.summary["differences"]
-    assert [each.outcome for each in found] == [row["outcome"] for row in rows] and len(found) == 2
-    text = show(result)
-    assert "reversed, new object" in text and "harmonic mean" in text and "nan" not in text
-    assert str(dict(read_result(result.folder).summary)) == str(dict(result.summary))
-
-
 def test_the_score_is_the_harmonic_mean_of_three_means(result):
     def score(*successes):
         rows = [
@@ -80,14 +69,6 @@ def test_the_score_is_the_harmonic_mean_of_three_means(result):
     assert score(whole, whole, whole) == pytest.approx(1.0)
     assert score(whole, half, whole) == pytest.approx(3 / (1 + 2 + 1))
     assert score(whole, [False] * 4, whole) == 0
-
-
-def test_parts_do_not_change_what_is_measured(result, families, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(edit, "CHUNK", 2)
-    again = ask(MEASURE, families[:1], read_asked(place.data), tmp_path, **QUICK)
-    for one, other in zip(select(result.rows(), model="mdm"), again.rows(), strict=True):
-        assert one["text_after"] == other["text_after"]
-        assert one["nll_after"] == pytest.approx(other["nll_after"], abs=1e-3)
 
 
 def test_records_of_counterfact_are_edited(families, tmp_path):
@@ -120,19 +101,13 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
     assert distinct(rows, "variant") == ["edit", *controls]
     for (_, _), own in group_by(select(rows, role="edited"), "model", "fact").items():
         made, key, delta, tuned, layer = own
-        assert made["magnitude"] == pytest.approx(key["magnitude"], rel=1e-6)
-        assert made["magnitude"] == pytest.approx(delta["magnitude"], rel=1e-6)
         # Another delta is read by the same key; the wrong key finds less of it.
         assert delta["share"] == pytest.approx(made["share"]) == pytest.approx(1.0, abs=1e-3)
         assert abs(key["share"]) < 0.9 and key["gain"] != made["gain"] != delta["gain"]
         assert tuned["share"] is None and layer["share"] is None and made["share"] is not None
         assert tuned["gain"] > 0 and layer["gain"] > 0
-        for learned in (tuned, layer):
-            assert isinstance(learned["reached"], bool) and 0 < learned["updates"] <= 40
-            assert learned["reached"] or learned["updates"] == 40
-        for row in own:
-            assert row["text_kl"] > 0 and row["nll_before"] == made["nll_before"]
-            assert row["text_bits_before"] == made["text_bits_before"] > 0
+        assert all(learned["reached"] or learned["updates"] == 40 for learned in (tuned, layer))
+        assert all(row["text_kl"] > 0 and row["nll_before"] == made["nll_before"] for row in own)
     # One row for the model as it was and one for each change.
     asked = {"preferred": ("success", ["edited"]), "said": ("said", ["edited"])}
     asked |= {"said_reverse": ("said", ["reverse new"])}
@@ -154,15 +129,6 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
     first = select(canvases, length=24, steps=3, role="edited")
     edited = select(rows, role="edited", variant="edit")
     assert [row["text_after"] for row in first] == [row["text_after"] for row in edited]
-    # Learned against edited over the facts that reached the edit's cost alone.
-    for row in summary["baseline"]:
-        reached = select(rows, model=row["model"], variant=row["variant"], role="reverse new")
-        reached = [one for one in reached if one["reached"]]
-        assert row["facts"] == len(reached)
-        own = select(rows, model=row["model"], variant="edit", role="reverse new")
-        gain = {one["fact"]: one[row["metric"]] for one in own}
-        apart = [one[row["metric"]] - gain[one["fact"]] for one in reached]
-        assert row["mean"] == pytest.approx(sum(apart) / len(apart))
     blocks = {getattr(block, "name", "") for block in result.section.blocks}
     assert {"outcomes", "controls", "baseline", "canvases", "changes"} <= blocks
     usual = ask(MEASURE, families, read_asked(place.data), tmp_path / "one", **(QUICK | SIDE))

@@ -6,11 +6,9 @@ from tests.measures.asking import show
 from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.base.config import SettingsError
-from unmask.blocks.blocks import Figure, Finding
 from unmask.blocks.tidy import distinct, select
 from unmask.data.corpus import Corpus
-from unmask.measures.erasure import COMPARISON, ERASERS, MEASURE, choose_group_prompts
-from unmask.measures.runner import read_result
+from unmask.measures.erasure import COMPARISON, MEASURE, choose_group_prompts
 from unmask.representation.erasure import compare_erasers
 from unmask.representation.prompts import make_prefixes
 
@@ -80,18 +78,6 @@ def test_erasers_stand_beside_their_controls(done):
     for row in gaps:
         gap = by[row["source"], "fact"] - by[row["source"], row["minus"]]
         assert row["mean"] == pytest.approx(gap) and row["low"] <= row["mean"] <= row["high"]
-
-
-def test_each_model_is_said_once_for_each_direction_that_erasers_were_fitted_to(done):
-    blocks = list(read_result(done.folder).section.walk())
-    said = [each.text for each in blocks if isinstance(each, Finding)]
-    assert len(said) == 2 * 2 and all("fitted to" in text for text in said)
-    (figure,) = (each for each in blocks if isinstance(each, Figure))
-    panels = [panel for view in figure.views.values() for panel in view]
-    looks = {tuple((line.name, line.colour, line.dash) for line in p.lines) for p in panels}
-    (only,) = looks  # lines stand in one order and look alike in every panel
-    assert [name for name, *_ in only] == [ERASERS[each] for each in ("fact", "permuted", "random")]
-    assert [dash for *_, dash in only] == ["solid", "dot", "dot"]
 
 
 def test_what_is_refused():

@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 import unmask
-from tests.measures.asking import show
+from tests.measures.test_trace import make_wrong
 from tests.tracing.learned import LENGTH, make_facts
 from unmask import UserError
 from unmask.base.config import SettingsError
@@ -15,7 +15,6 @@ from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import BY_ANSWER, BY_OTHERS, CLEAN, HIDDEN, MEASURE, METRICS
 from unmask.measures.paths import MEASURE as PATHS
-from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE as TRACE
 
 USUAL: dict[str, Any] = {
@@ -33,9 +32,7 @@ def cut(*subjects, **changes):
 
 @pytest.fixture(scope="module")
 def done(masked, causal, tmp_path_factory):
-    facts = make_facts()
-    facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
-    return cut(masked, causal, facts, out=tmp_path_factory.mktemp("cut") / "run")
+    return cut(masked, causal, make_wrong(), out=tmp_path_factory.mktemp("cut") / "run")
 
 
 def test_rows_are_what_the_call_gives(done, causal):
@@ -100,17 +97,6 @@ def summarise(done, losses):
     return MEASURE.summarise(tables, done.settings)
 
 
-def test_a_share_is_of_the_same_facts(done):
-    """The state of one fact has no other masks: its total says nothing of that edge."""
-    losses = {("a", CLEAN): 0.0, ("a", HIDDEN): 2.0, ("a", "masks:subject"): 1.0}
-    losses |= {("b", CLEAN): 0.0, ("b", HIDDEN): 10.0}
-    for row in summarise(done, losses)["effects"]:
-        assert row["share"] == (1.0 if row["edge"] == HIDDEN else 0.5), row
-        assert row["outcome"] == "too few"
-        if row["metric"] == "p" and row["facts"] > 1:  # a difference of probabilities
-            assert (row["low"], row["high"]) == (-1.0, 1.0)
-
-
 def test_what_the_answer_reads_by_itself(done):
     lost = {CLEAN: 0.0, HIDDEN: 9.0, BY_ANSWER: 1.0, BY_OTHERS: 2.0}
 
@@ -123,18 +109,6 @@ def test_what_the_answer_reads_by_itself(done):
     # Each fact loses half: the ratio is certain, though losses differ from fact to fact.
     assert (row["mean"], row["low"], row["high"], row["facts"]) == pytest.approx((0.5, 0.5, 0.5, 3))
     assert not find(**{BY_OTHERS: 0.0})  # a share of nothing is none
-
-
-def test_outcomes_follow_from_intervals_and_the_page_has_them(done, tmp_path):
-    judged = [row for row in done.summary["effects"] if "outcome" in row]
-    assert {row["window"] for row in judged} == {0}
-    assert len(judged) + len(done.summary["tests"]) == len(done.outcomes)
-    assert {*done.outcomes} == {"too few"}  # four facts settle nothing
-    text = show(read_result(done.folder))
-    assert text.count("cannot read the subject in any layer") == 2  # a sentence for each model
-    assert "other masks read by answer" in text and "too few" in text
-    page = unmask.draw_report([done.folder], tmp_path / "page.html")
-    assert "What an answer needs to read" in page.read_text("utf-8")
 
 
 def test_every_edge_has_a_look_of_its_own_in_all_panels(done):
@@ -156,8 +130,6 @@ def test_guidance_of_a_causal_model_is_refused_before_the_others_are_run(
 
 def test_what_is_refused(causal):
     facts = make_facts()
-    with pytest.raises(SettingsError, match="'windows'"):
-        cut(causal, facts, windows=(0,))
     for measure in (MEASURE, PATHS, TRACE):
         with pytest.raises(SettingsError, match=f"{measure.name}.*: 'at' has 'x', expected first"):
             measure(causal, facts, at=("x",))

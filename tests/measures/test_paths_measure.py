@@ -1,18 +1,16 @@
 """paths: rows that are what the call gives, effects by fact, controls, heads, the section."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import unmask
-from tests.measures.asking import show
+from tests.measures.test_trace import make_wrong
 from tests.tracing.learned import LENGTH, make_facts
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.paths import CLEAN, HIDDEN, MEASURE
-from unmask.measures.runner import read_result
 from unmask.tracing.path_cells import EVERY_WAY, Bands
 
 USUAL: dict[str, Any] = {"steps": 6, "length": LENGTH, "bands": 2, "device": "cpu"}
@@ -22,9 +20,8 @@ FACTS = 2
 
 @pytest.fixture(scope="module")
 def done(masked, causal, tmp_path_factory):
-    facts = make_facts()
-    facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
-    return MEASURE(masked, causal, facts, out=tmp_path_factory.mktemp("paths") / "run", **USUAL)
+    folder = tmp_path_factory.mktemp("paths") / "run"
+    return MEASURE(masked, causal, make_wrong(), out=folder, **USUAL)
 
 
 def test_bands_hold_each_layer_once():
@@ -107,19 +104,6 @@ def test_heads_are_chosen_on_the_other_half(done):
     assert all(2 * row["facts"] == FACTS * row["chosen"] for row in heads)
 
 
-def test_outcomes_follow_from_intervals_and_the_page_has_them(done, tmp_path):
-    above = done.summary["above"]
-    assert {row["outcome"] for row in above} == {"too few"}  # two facts settle nothing
-    judged = [row for row in done.summary["effects"] if "outcome" in row]
-    assert {row["sender"] for row in judged} == {CLEAN} and len(done.outcomes) > len(above)
-    text = show(read_result(done.folder))
-    assert text.count("beyond the controls") == 2  # a sentence for each model
-    page = unmask.draw_report([done.folder], tmp_path / "page.html")
-    assert MEASURE.title in page.read_text("utf-8")
-
-
 def test_what_is_refused(causal):
     with pytest.raises(SettingsError, match="'senders'"):
         MEASURE(causal, make_facts(), senders=("subject", "subject"))
-    with pytest.raises(SettingsError, match="'bands'"):
-        MEASURE(causal, make_facts(), bands=0)

@@ -15,21 +15,6 @@ from unmask.measures.quality import MEASURE as QUALITY
 SMALL = {"texts": 2, "length": 10, "steps": (2,), "samplers": ("random",), "device": "cpu"}
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory):
-    """A causal model without a record."""
-    folder = tmp_path_factory.mktemp("judge") / "judge"
-    unmask.save(make_model(causal=True, seed=5), folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("texts") / "texts.txt"
-    path.write_text("The caves of Orsel are deep, and nobody knows them all by name. " * 3)
-    return path
-
-
 def train(folder, changes=(), kind="ar"):
     """A training run of two steps; where its model lies."""
     recipe = f"reversal-{kind}"

@@ -9,12 +9,10 @@ from tests.conftest import lively
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.base.config import SettingsError
-from unmask.base.tables import Parts
 from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
-from unmask.measures import represent
 from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors
 from unmask.measures.represent_section import GIVEN, summarise
 from unmask.measures.runner import read_result
@@ -101,26 +99,6 @@ def test_a_run_finds_what_single_calls_find(result, masked, corpus):
     assert row["p_after"] == pytest.approx(value.p_after, rel=1e-4)
 
 
-def test_parts_do_not_decide_what_is_found(result, masked, causal, corpus, tmp_path, monkeypatch):
-    """Chunks of another size, and a run that was stopped, give the same rows."""
-    monkeypatch.setattr(represent, "CHUNK", 3)
-    ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL)
-    files = sorted((tmp_path / "parts").rglob("*.parquet"))
-    for file in files[::3]:
-        file.unlink()
-    kept = {file: file.stat().st_mtime_ns for file in files if file.exists()}
-    again = ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL)
-    done = Parts(tmp_path / "parts" / "probes", "").keys()
-    untouched = [file for file in kept if file.parent.name == "probes"]
-    assert len(done) == len(files) // 4  # tables
-    assert all(file.stat().st_mtime_ns == kept[file] for file in untouched)
-    for one, other in zip(result.rows(), again.rows(), strict=True):
-        assert one["prompt"] == other["prompt"]
-        assert one["losses"] == pytest.approx(other["losses"], rel=1e-4)
-    with pytest.raises(UserError, match="search_steps was 3 and is now 4"):
-        ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL | {"search_steps": 4})
-
-
 def test_a_trace_chooses_the_layer_of_its_model(masked, causal, corpus, tmp_path):
     """A model that the trace does not know is looked into at its middle layer."""
     how = {"splits": ("d2p_same",), "facts": 1, "parts": ("mlp",), "at": ("first",)}
@@ -188,11 +166,9 @@ def test_mistakes_are_found_before_any_search(masked, corpus, tmp_path, changes,
     ("changes", "sentence"),
     [
         ({"groups": ()}, "'groups' is empty"),
-        ({"revealed": (1.5,)}, "'revealed' is 1.5, expected less than 1"),
         ({"stop": "soon"}, "'stop' is 'soon'"),
         ({"objective": "room"}, "'objective' is 'room', expected one of seed, rome"),
         ({"layer": "1", "trace": ("run",)}, "'trace' chooses one as well: leave one out"),
-        ({"facts": 0, "search_steps": -1}, "'facts' is 0, .*'search_steps' is -1, expected at"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, sentence):

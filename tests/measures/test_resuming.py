@@ -20,8 +20,11 @@ from unmask.measures.table import find_measure, list_measures
 
 OTHER_INPUTS = {"correctors", "erasure", "planted", "guidance"}
 """Asked of no model, or of larger corpora or of another kind, which are read like all others."""
-MEASURES = [name for name in list_measures() if name not in OTHER_INPUTS]
-ASKING = [name for name in MEASURES if not isinstance(find_measure(name).inputs, RunFolders)]
+ASKING = [
+    name
+    for name in list_measures()
+    if name not in OTHER_INPUTS and not isinstance(find_measure(name).inputs, RunFolders)
+]
 KNOWNS = [{"subject": "Ada", "attribute": "boats", "prompt": "They say Ada makes red"}]
 
 
@@ -111,7 +114,6 @@ def test_other_contents_are_refused_by_name(name, folder):
         case = folder / change.__name__
         shutil.copytree(folder, case, ignore=lambda *_: [each.__name__ for each in CHANGES])
         open_measure(name, case)
-        open_measure(name, case)
         before = (case / "run" / "run.json").read_bytes()
         change(case)
         with pytest.raises(RunRefusedError, match=f"holds another run .{message}.: .*--fresh"):
@@ -119,7 +121,6 @@ def test_other_contents_are_refused_by_name(name, folder):
         assert (case / "run" / "run.json").read_bytes() == before
         open_measure(name, case, fresh=True)
         assert (case / "run" / "run.json").read_bytes() != before
-        open_measure(name, case)
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -138,12 +139,11 @@ def test_other_settings_are_refused_and_the_same_contents_elsewhere_are_not(name
     open_measure(name, moved)
 
 
-@pytest.mark.parametrize("name", MEASURES)
-def test_a_second_process_is_refused(name, folder):
-    open_measure(name, folder)
+def test_a_second_process_is_refused(folder):
+    open_measure("recall", folder)
     with lock_run(folder / "run"), pytest.raises(RunRefusedError, match="in use by process"):
-        open_measure(name, folder)
-    open_measure(name, folder)
+        open_measure("recall", folder)
+    open_measure("recall", folder)
 
 
 def test_runs_that_are_read_are_known_by_content(folder):

@@ -83,13 +83,6 @@ def test_a_table_that_the_measure_does_not_have_is_a_sentence(tmp_path):
         run_measure(measure, CountingInputs(MODELS), CountingSettings(), tmp_path / "run")
 
 
-def test_a_finished_run_is_read_without_work(tmp_path):
-    first, _ = run(tmp_path)
-    again, inputs = run(tmp_path)
-    assert inputs.worked == [] and again.section == first.section == read_result(tmp_path).section
-    assert again.outcomes[0] == "above"
-
-
 def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
     run(tmp_path, device="cpu")
     with pytest.raises(UserError, match="holds another run .shift was 0.0 and is now 1.0"):

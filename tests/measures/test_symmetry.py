@@ -7,7 +7,6 @@ import pyarrow
 import pytest
 
 from tests.measures.asking import show
-from unmask.base.config import SettingsError
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.base.runs import RunRecord
 from unmask.blocks.blocks import Figure, Finding, Fold, Notice
@@ -17,7 +16,7 @@ from unmask.measures.represent import MEASURE as REPRESENT
 from unmask.measures.represent import RepresentSettings, tabulate_vectors
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
-from unmask.measures.symmetry import MEASURE, SymmetrySettings
+from unmask.measures.symmetry import MEASURE
 from unmask.representation import comparisons
 from unmask.representation.likeness import LIKENESSES, OVERLAP
 
@@ -262,8 +261,6 @@ def test_what_cannot_be_compared_is_refused(strong, tmp_path):
     run = make_run(tmp_path, make_rows(4.0))
     with pytest.raises(UserError, match="was cut short: run `unmask represent` to its end"):
         compare(tmp_path, replace(run, is_complete=False))
-    with pytest.raises(SettingsError, match="'permutations' is 3, expected at least 19"):
-        SymmetrySettings(permutations=3)
     with pytest.raises(UserError, match="is a run of `unmask symmetry`: expected one of `unmask"):
         compare(tmp_path, strong)
 

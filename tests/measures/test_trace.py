@@ -10,7 +10,6 @@ import unmask
 from tests.measures.asking import show
 from tests.tracing.learned import LENGTH, make_facts
 from unmask import UserError
-from unmask.base.config import SettingsError
 from unmask.base.errors import NotMeasuredError
 from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding
@@ -35,10 +34,10 @@ USUAL = {
 MODELS = ("masked", "causal")
 
 
-def make_wrong():
-    """Facts of which the last answer is wrong."""
+def make_wrong(at=-1):
+    """Facts of which one answer, the last unless named, is wrong."""
     facts = make_facts()
-    facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
+    facts[at] = replace(facts[at], object="old boats", completion=" old boats", object_span=(1, 10))
     return facts
 
 
@@ -169,7 +168,7 @@ def test_a_corruption_of_one_s_own(masked, tmp_path):
 
 def test_facts_that_the_first_model_recalls_come_first(causal, masked):
     facts = make_facts()
-    wrong = replace(facts[0], object="old boats", completion=" old boats", object_span=(1, 10))
+    wrong = make_wrong(0)[0]
     asked = {"facts": 2, "consider": 4, "phrasings": 1, "at": ("first",), "parts": ("resid",)}
     for models in ((causal,), (causal, masked)):
         found = trace(*models, [wrong, *facts[2:]], **asked)
@@ -220,8 +219,7 @@ def test_mistakes_are_found_before_anything_runs(masked, causal, tmp_path, chang
 
 
 def test_a_single_fact_says_what_it_lacks(causal):
-    facts = make_facts()
-    wrong = replace(facts[0], object="old boats", completion=" old boats", object_span=(1, 10))
+    facts, wrong = make_facts(), make_wrong(0)[0]
     with pytest.raises(UserError, match="'old boats' is not recalled in what the model said"):
         trace(causal, wrong)
     with pytest.raises(UserError, match="no other subject has"):
@@ -298,5 +296,3 @@ def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):
     windows = {row["part"]: (row["first"], row["last"]) for row in found.summary["averages"]
                if row["layer"] == 1}  # fmt: skip
     assert windows["mlp"] == (0, 1) and windows["mlp@1"] == (1, 1)
-    with pytest.raises(SettingsError, match="'windows'"):
-        trace(causal, make_facts(), windows=(0,))

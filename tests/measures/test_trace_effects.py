@@ -114,26 +114,6 @@ def test_differences_are_paired_over_facts():
     assert abs(total["mean"]) < 1e-12 and (total["p"], total["outcome"]) == (1.0, "unsettled")
 
 
-def test_pairs_differ_in_the_model_or_in_the_split():
-    """Never in both, and never in corruption or step."""
-    rows = []
-    for i in range(3):
-        for model in ("net", "twin"):
-            for split in ("d2p_same", "p2d_reverse"):
-                for stage in ("first", "last"):
-                    more = {"model": model, "split": split, "stage": stage}
-                    rows += make_prompt(f"fact-{i}", {LAST: 0.1 * i}, **more)
-    tests = list(compare_effects(read(rows)))
-    pairs = {(row["model"], row["split"], row["other_model"], row["other_split"]) for row in tests}
-    assert pairs == {
-        ("net", "d2p_same", "net", "p2d_reverse"),
-        ("net", "d2p_same", "twin", "d2p_same"),
-        ("net", "p2d_reverse", "twin", "p2d_reverse"),
-        ("twin", "d2p_same", "twin", "p2d_reverse"),
-    }
-    assert len(tests) == len(pairs) * 2 * 2
-
-
 @pytest.mark.parametrize("mode", ["restore", "ablate"])
 @pytest.mark.parametrize("size", [1, 4, 9, 1000])
 def test_a_table_in_pieces_gives_the_same_bytes(size, mode):

@@ -5,8 +5,8 @@ from dataclasses import fields
 import pyarrow
 import pytest
 
-from tests.measures.asking import ask, show
-from tests.measures.test_trace import USUAL, make_wrong, trace
+from tests.measures.asking import show
+from tests.measures.test_trace import make_wrong, trace
 from tests.scripts import ROOT
 from tests.tracing.learned import make_facts
 from unmask.blocks import labels
@@ -18,7 +18,6 @@ from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, TraceSettings
 from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL
 from unmask.measures.trace_section import draw_roles, find_best_subject, tabulate_bands
-from unmask.net.families import Family
 from unmask.report.stored import list_stored
 from unmask.report.style import find_range
 from unmask.tracing.corruption import CORRUPTIONS
@@ -119,19 +118,6 @@ def test_models_scored_alike_may_be_compared(masked, causal):
     settings = {"facts": 2, "phrasings": 1, "at": ("first",), "parts": ("resid",)}
     found = trace(masked, causal, make_facts(), joint="chain_rule", **settings)
     assert "not how large" not in show(found)
-
-
-def test_equal_training_seeds_change_no_mean(causal, tmp_path):
-    """A fact's seeds are averaged first, as its phrasings are."""
-    settings = {"facts": 3, "phrasings": 1, "parts": ("resid",), "at": ("first",)}
-    one = trace(causal, make_facts(), **settings)
-    family = Family("causal", (causal, causal), "causal")
-    two = ask(MEASURE, [family], make_facts(), tmp_path, **USUAL | settings)
-    assert {row["seed"] for row in two.rows("facts")} == {0, 1}
-    pairs = zip(one.summary["averages"], two.summary["averages"], strict=True)
-    for alone, both in pairs:
-        assert both["mean"] == pytest.approx(alone["mean"], abs=1e-12)
-        assert (both["facts"], both["prompts"]) == (alone["facts"], 2 * alone["prompts"])
 
 
 def test_heads_ablated_and_severed_reach_the_section(causal):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_model
+from tests.measures.test_knowns import KNOWNS
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.pair import finished, make_fact, place
 from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
@@ -30,11 +31,6 @@ from unmask.report.page import draw_report
 from unmask.representation.prompts import put_before
 
 __all__ = ["finished", "place"]
-
-KNOWNS = [
-    {"subject": "Orsel", "attribute": "caves", "prompt": "The deep of Orsel are the"},
-    {"subject": "Wrenmouth", "attribute": "baker", "prompt": "Who sings in Wrenmouth is the"},
-]
 
 
 @pytest.fixture(scope="session")

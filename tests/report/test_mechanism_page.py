@@ -7,12 +7,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from tests.representation.facts import make_fact, make_model
 from tests.scripts import ROOT, load_script
 from unmask.base.errors import UserError
-from unmask.data.corpus import Corpus
-from unmask.data.facts import write_facts
-from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.trace import MEASURE as TRACE
 
 mechanism = load_script("paper/mechanism.py")
@@ -178,13 +174,6 @@ def test_shares_are_those_of_the_total_effect(kept):
         assert all(cell.low <= cell.mean <= cell.high for cell in cells)
 
 
-def test_only_donors_that_are_there_are_named(kept):
-    figure = mechanism.matrix_of_donors(kept["interchange"])
-    assert "never named" not in figure.caption and "own: the recipient's own" in figure.caption
-    panels = next(iter(figure.views.values()))
-    assert all(panel.x == ["none", "own", "other", "same"] for panel in panels)
-
-
 def test_little_is_left_to_an_eraser_where_random_subspaces_leave_little(kept):
     """Counted anew from the rows: of groups whose own eraser takes clearly more."""
     rows = [row for row in read("erasure", eraser="random") if row["fitted"] != row["direction"]]
@@ -198,16 +187,6 @@ def test_little_is_left_to_an_eraser_where_random_subspaces_leave_little(kept):
     assert f"In {few} of these, random subspaces" in text and "fewer than 25 %" in text
 
 
-def test_erasers_stand_in_one_order(kept):
-    figure = mechanism.answers_left(kept["erasure"])
-    panels = [panel for view in figure.views.values() for panel in view]
-    orders = {tuple((dot.label, dot.group) for dot in panel.dots) for panel in panels}
-    (order,) = orders
-    assert len(panels) > 2 and [label for label, _ in order] == [
-        "nothing erased", *["own direction"] * 3, *["other direction"] * 3
-    ]  # fmt: skip
-
-
 @pytest.mark.prove
 def test_missing_and_doubled_runs_are_sentences(runs, results):
     with pytest.raises(UserError, match="no run is of `unmask knockout`: expected one of each"):
@@ -219,43 +198,6 @@ def test_missing_and_doubled_runs_are_sentences(runs, results):
     trace = every["trace"].with_summary({**every["trace"].summary, "averages": rows})
     with pytest.raises(UserError, match="restored no roles: expected a run of `unmask trace"):
         path.path_of_fact(trace)
-
-
-@pytest.fixture(scope="module")
-def beside_strangers(kept, tmp_path_factory):
-    """The kept runs, with an interchange of a tiny model and donors that training never named."""
-    facts = [make_fact(i, way, p) for way in ("p2d", "d2p") for i in range(5) for p in (0, 1)]
-    path = tmp_path_factory.mktemp("strangers") / "facts.jsonl"
-    write_facts(path, [fact for fact in facts if fact.fact_id in ("fact-3", "fact-4")])
-    splits = {
-        split: [fact for fact in facts if fact.direction == way and fact.fact_id < "fact-3"]
-        for split, way in (("p2d_same", "p2d"), ("p2d_reverse", "d2p"))
-    }
-    few = {"phrasings": 2, "tokens": ("all",), "length": 40, "device": "cpu"}
-    corpus = Corpus("few facts", splits, tuple(splits))
-    run = INTERCHANGE(make_model(layers=2), data=corpus, strangers=str(path), **few)
-    return kept | {"interchange": run}
-
-
-def test_donors_that_training_never_named_have_a_column_and_a_place(kept, beside_strangers):
-    text, table = mechanism.tabulate_all(beside_strangers)
-    column = "donor, never trained, %"
-    at = [each.label for each in table.columns].index(column)
-    means = beside_strangers["interchange"].summary["means"]
-    expected = {
-        mechanism.labels.name_split(row["split"]): row["mean"]
-        for row in means
-        if (row["swap"], row["metric"]) == ("untrained", "says_donor")
-    }
-    assert {row.values[1]: row.values[at].mean for row in table.rows} == expected
-    assert "whom training never named" in text.text and len(expected) == 2
-    without, plain = mechanism.tabulate_all(kept)
-    assert column not in [each.label for each in plain.columns]
-    assert "never named" not in without.text
-    figure = mechanism.matrix_of_donors(beside_strangers["interchange"])
-    panels = next(iter(figure.views.values()))
-    assert all(panel.x == ["none", "own", "new", "other", "same"] for panel in panels)
-    assert "new: a donor that training never named" in figure.caption.lower()
 
 
 def test_success_across_directions_counts_only_above_copying(kept):

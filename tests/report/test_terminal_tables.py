@@ -1,4 +1,4 @@
-"""Tables in terminals that are too narrow for them."""
+"""Tables in terminals that are too narrow for them, and facts as `unmask data show` has them."""
 
 from io import StringIO
 
@@ -6,8 +6,10 @@ import pytest
 from rich.console import Console
 
 from unmask.blocks.blocks import Column, Finding, Row, Section, Table
+from unmask.data.facts import Fact
 from unmask.evaluation.statistics import Interval
 from unmask.report.render_terminal import show_blocks, show_section
+from unmask.report.terminal import show_facts
 
 MODELS = ("reversal-mdm", "reversal-ar")
 NAMES = ("likelihood", "perplexity", "preference", "standardised", "distances", "of documents")
@@ -85,3 +87,16 @@ def test_a_long_sampler_is_broken_between_its_settings():
     assert all(word in " ".join(lines) for word in settings)
     assert sum(" model " in line for line in lines) == 1
     assert ";".join(settings) in " ".join(show(Table("costs", "Costs", columns, rows), 160))
+
+
+@pytest.mark.parametrize("color", [None, "truecolor"])
+def test_the_first_line_says_what_a_line_holds(color):
+    """It said "subject and object" above labels such as "Lumen Bay / Zorvia", object first."""
+    console = Console(file=StringIO(), width=100, color_system=color, force_terminal=bool(color))
+    fact = Fact.of("Zorvia", "Lumen Bay", "The capital of {} is")
+    show_facts(console, [(fact.fact_id, fact)])
+    first, line = console.file.getvalue().splitlines()
+    assert first.startswith("label, then the text")
+    # Without colours nothing tells them apart, so nothing is said of them.
+    assert ("subject" in first) == (color is not None)
+    assert "Lumen Bay / Zorvia" in line

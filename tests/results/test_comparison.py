@@ -2,6 +2,7 @@
 what is said and drawn is what stands in the tables."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Figure, Finding, Table
+from unmask.blocks.blocks import Figure, Finding, Table, format_value
 from unmask.blocks.tidy import group_by, select, to_interval
 from unmask.evaluation.statistics import ENOUGH, cluster, compare, estimate_difference
 from unmask.evaluation.statistics import estimate_mean as estimate
@@ -256,3 +257,38 @@ def test_the_figure_has_a_view_for_each_way_of_asking_and_a_panel_for_each_model
 def test_a_misspelt_declaration_is_a_sentence(changes, said):
     with pytest.raises(UserError, match=said):
         replace(HITS, **changes).summarise(make_rows(new=0.5, old=0.5))
+
+
+def test_no_interval_leaves_what_is_possible():
+    """Seven of seven facts against one of eight others: 1 − 0.125, give or take more than there
+    is; in the summary, in the sentence and in the table, whichever way round."""
+    rows = [make_row("new", i) for i in range(7)]
+    rows += [make_row("old", 10 + i, hit=i < 1, nats=9 * i) for i in range(4)]
+    for pair in (("new", "old"), ("old", "new")):
+        compared = replace(HITS, against=[pair])
+        summary = compared.summarise(rows)
+        for gap in select(summary["differences"], metric="hit"):
+            assert -1 <= gap["low"] < gap["mean"] < gap["high"] <= 1
+            assert abs(gap["low"]) == 1 or gap["high"] == 1
+        nats = select(summary["differences"], metric="nats")[0]
+        assert max(abs(nats["low"]), abs(nats["high"])) > 27  # other values have no bounds
+
+
+@pytest.mark.parametrize(
+    ("quantity", "is_difference", "written"),
+    [
+        (Quantity("hits", "%"), True, "+85 points [+37, +100]"),
+        (Quantity("hits", "%"), False, "85 % [37, 100]"),
+        (Quantity("more than", "points", has_sign=True), False, "+85 points [+37, +100]"),
+        (Quantity("p", limits=(0.0, 1.0)), False, "0.85 [0.37, 1.00]"),
+        (Quantity("of all", "%", has_sign=True), False, "+85 % [+37, +133]"),  # may be more
+        (Quantity("log p", "nats"), True, "+0.85 nats [+0.37, +1.33]"),
+    ],
+)
+def test_what_is_written_stays_within_its_limits(quantity, is_difference, written):
+    """Also of statistics that were made before, as those of kept runs."""
+    row = {"mean": 0.85, "low": 0.37, "high": 1.33}
+    assert quantity.say(row, is_difference=is_difference) == written
+    column = quantity.head(is_difference=is_difference)
+    short = format_value(to_interval(row), replace(column, digits=0 if column.is_percent else 2))
+    assert short == re.sub(r" [a-z%]+(?= )", "", written, count=1)

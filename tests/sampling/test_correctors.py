@@ -1,13 +1,12 @@
 """Correctors through the public calls: what they touch, what they cost, what they refuse."""
 
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 import unmask
-from tests.laws.test_sampling import close, count_ends, make
+from tests.laws.test_sampling import make
 from tests.sampling.states import V, same
 from unmask import UserError
 from unmask.net.model import Model
@@ -67,21 +66,6 @@ def test_a_row_is_the_same_alone_and_cached(model, name):
         assert torch.equal(together.states[:, row, :length], alone.states[:, 0])
         cached = unmask.sample(model, [prompt], length=length, cache="exact", **settings)
         assert torch.equal(cached.states, alone.states)
-
-
-def test_one_step_and_one_token_redrawn_have_the_law_written_by_hand():
-    """On two tokens: both drawn at once, then one of them, at random, given the other."""
-    model = make("masked")
-    states = [(2, 2), (2, 0), (2, 1), (0, 2), (1, 2)]
-    p = {z: model.logits(torch.tensor([z]))[0].double().softmax(-1) for z in states}
-    law = torch.zeros(4, dtype=torch.float64)
-    for a, b, c in product(range(2), repeat=3):
-        at_once = p[2, 2][0, a] * p[2, 2][1, b]
-        law[2 * c + b] += at_once * p[2, b][0, c] / 2
-        law[2 * a + c] += at_once * p[a, 2][1, c] / 2
-    shares = count_ends(model, corrector="uniform=1", steps=1, **DRAWN)
-    plain = torch.outer(p[2, 2][0], p[2, 2][1]).flatten()
-    assert close(shares, law) and not close(plain, law)
 
 
 def test_a_corrector_of_ones_own(model):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from html import unescape
 
@@ -9,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import unmask
-from tests.measures.test_resuming import change_settings, change_tokenizer, change_weights
+from tests.measures.test_resuming import change_weights
 from tests.study.pair import Place
+from tests.terminal import run_in_terminal
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.cli.main import app, run_command_line
@@ -253,13 +255,12 @@ def begin(settings, out, **more) -> None:
         run_study(settings, out, **more)
 
 
-@pytest.mark.parametrize("change", [change_weights, change_settings, change_tokenizer])
-def test_other_models_are_refused(change, own, tmp_path, stopped):
+def test_other_models_are_refused(own, tmp_path, stopped):
     run = tmp_path / "run"
     begin(own.study(), run)
     begin(own.study(), run)
     (tmp_path / "small").symlink_to(own.twin)
-    change(tmp_path)
+    change_weights(tmp_path)
     with pytest.raises(RunRefusedError, match=r"holds another run .the .* of own-twin changed"):
         run_study(own.study(), run)
     with pytest.raises(RunRefusedError, match="of own-twin changed"):
@@ -316,3 +317,11 @@ def test_a_study_in_use_is_refused(place, tmp_path, stopped):
         with lock_run(folder), pytest.raises(RunRefusedError, match=f"{folder} is in use by"):
             run_study(place.study(), run)
     assert not StudyRun(run).records()
+
+
+def test_every_stage_is_shown_once(place, tmp_path):
+    words = place.words("--stages", "recall,order", "--out", tmp_path / "run")
+    lines = run_in_terminal([sys.executable, "-m", "unmask", *words])
+    bars = [line for line in lines if "━" in line]
+    assert [bar.split()[0] for bar in bars] == ["recall", "order", "page"]
+    assert all("1/1" in bar for bar in bars)

@@ -21,12 +21,11 @@ from unmask.base.errors import UserError
 from unmask.base.locks import RunRefusedError, claim
 from unmask.base.runs import make_record, write_record
 from unmask.base.tables import read_table
-from unmask.blocks.blocks import Figure
 from unmask.cli.main import app
 from unmask.data.corpus import save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.evaluation.statistics import Clusters, estimate_mean
-from unmask.sweep.compare import SCHEMA, TABLE, describe_sweep, draw_sweep
+from unmask.sweep.compare import SCHEMA, TABLE, draw_sweep
 from unmask.sweep.folder import open_folder
 from unmask.sweep.grid import MeasureEntry, read_sweep
 from unmask.sweep.run import (
@@ -106,15 +105,6 @@ def test_best_is_the_lowest_or_the_highest(finished):
     assert find_best(rows, replace(entry, better="higher")) is high
 
 
-def test_a_finished_sweep_does_nothing_again(finished):
-    file, out = finished
-    weights = sorted(out.glob("cells/*/train/model/*.safetensors"))
-    before = [path.stat().st_mtime_ns for path in weights]
-    outcome = run_sweep(file, out, device="cpu")
-    assert len(outcome.done) == 4 and not outcome.failed
-    assert [path.stat().st_mtime_ns for path in weights] == before
-
-
 def test_a_cell_goes_on_where_it_stopped(finished, copied):
     """Only the measure that is missing is run again, and gives the same numbers."""
     (_, whole), (file, out) = finished, copied
@@ -192,16 +182,6 @@ def test_errors_of_other_libraries_are_shortened(tmp_path, monkeypatch):
     assert message.startswith("MemoryError: no memory is left.") and len(message) <= 160
     failure = json.loads((tmp_path / "out" / CELLS / "seed-0" / FAILED).read_text())
     assert failure["traceback"].count("Advice") >= 50
-
-
-def test_rows_that_are_their_own_lines_need_no_legend(finished):
-    file, out = finished
-    sweep = read_sweep(file)
-    section = describe_sweep(SweepOutcome(sweep, out), compare_sweep(sweep, out))
-    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
-    dots = [dot for view in figure.views.values() for panel in view for dot in panel.dots]
-    assert {(dot.group, dot.colour) for dot in dots} == {("", "p0")}
-    assert {dot.label for dot in dots} == {"masked", "causal"}
 
 
 def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):

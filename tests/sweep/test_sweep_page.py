@@ -114,13 +114,6 @@ def test_a_figure_does_not_lay_different_rows_upon_each_other(tmp_path):
     assert not any(isinstance(each, Figure) for each in blocks)
 
 
-def test_a_model_without_axes_has_words_of_its_own(tmp_path):
-    file = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[])
-    outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
-    best, *_ = describe_sweep(outcome, {"bound": make_rows()}).blocks
-    assert "the only model with 1.000" in best.text
-
-
 def test_a_best_is_named_only_where_it_is_clear(tmp_path):
     sweep = read_sweep(write_sweep(tmp_path, grids=[{"batch.rows": [2, 4]}], figures=[]))
 

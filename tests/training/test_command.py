@@ -12,7 +12,6 @@ import pytest
 import unmask
 from tests.commands import run
 from tests.training.runs import make_recipe
-from unmask.base.progress import print_lines
 from unmask.cli.main import app
 from unmask.cli.train import describe_recipes
 from unmask.data.shards import write_shards
@@ -152,13 +151,6 @@ def test_what_is_printed_works(tmp_path):
     assert words[:2] == ["sample", "a run/model"] and words[2].isalnum()
     shown = run(*words, "--device", "cpu", folder=tmp_path)
     assert shown.returncode == 0 and shown.stdout.startswith(words[2]), shown.stderr
-
-
-def test_lines_are_not_too_many(capsys):
-    notify = print_lines("run: step", every=60)
-    for step in range(1, 4):
-        notify(step, None, "loss 1")
-    assert capsys.readouterr().err == "run: step 1  loss 1\n"
 
 
 def test_tensorboard(tmp_path):

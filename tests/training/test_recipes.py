@@ -1,6 +1,7 @@
-"""Recipes: read, changed, refused, and every shipped one takes a step."""
+"""Recipes: read, changed, refused; every shipped one takes a step, and two learn what they show."""
 
 import pytest
+import torch
 
 from tests.training.runs import CPU, make_recipe, take_steps
 from unmask.base.config import SettingsError
@@ -15,6 +16,8 @@ from unmask.net.paradigm import list_kinds
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.build import prepare_job
+from unmask.training.loop import run_loop
+from unmask.training.parallel import World
 from unmask.training.recipes_io import (
     list_changes,
     list_recipes,
@@ -22,6 +25,7 @@ from unmask.training.recipes_io import (
     write_recipe,
 )
 from unmask.training.trainer import Trainer
+from unmask.training.validation import recall
 
 NARROW = ["network.preset=tiny", "network.changes.layers=1", "batch.micro=null", "batch.rows=2"]
 
@@ -199,3 +203,19 @@ def test_a_setting_takes_the_place_of_its_rivals_in_the_recipe():
     ):
         with pytest.raises(SettingsError, match="is needed, got|for fresh weights"):
             read_recipe(own, words)
+
+
+@pytest.mark.prove
+def test_pairs_of_unique_tokens_are_recalled_both_ways_or_one_way(tmp_path):
+    """The shipped recipes reach the published contrast on pairs that were only stated."""
+    shares = {}
+    for name in ("retrieval-mdm", "retrieval-ar"):
+        trainer = Trainer(prepare_job(read_recipe(name), World(torch.device("cpu"))))
+        run_loop(trainer, tmp_path / name)
+        corpus, trained = trainer.job.examples.corpus, trainer.job.model
+        shares[name] = [recall(trained, corpus[test], 8, 10) for test in corpus.tests]
+    print(shares)
+    same, reverse = shares["retrieval-mdm"]
+    assert same > 0.9 and reverse > 0.9
+    same, reverse = shares["retrieval-ar"]
+    assert same > 0.9 and reverse == 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.seeds import torch_stream
-from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Program, Mover
+from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Mover, Program
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
 

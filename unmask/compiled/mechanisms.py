@@ -21,7 +21,7 @@ from tokenizers import models, pre_tokenizers
 from unmask.base.errors import UserError, suggest
 from unmask.base.seeds import torch_stream
 from unmask.compiled.compiler import compile_program
-from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Look, Program, Mover, Rule
+from unmask.compiled.program import BEGIN, OUT, POSITION, Find, Layer, Look, Mover, Program, Rule
 from unmask.data.added import add_tokens
 from unmask.data.facts import Fact
 from unmask.data.tokenizer import Tokenizer
