@@ -106,7 +106,7 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
         "options": ["recall", "--help"],
         "broken": ["sample", place.model, "We", "--order", "broken"],
         "recall": ["recall", place.model, *small, "--steps", "2", "--order", "ends", "--rule",
-                   "same_letters", "--out", "recall"],
+                   "same_letters", "--all", "--out", "recall"],
         "sample": ["sample", place.model, "We", "--steps", 4, "--order", "ends", "--remask", "one"],
         "words": ["words", place.model, *small, "--steps", 2, "--out", "words"],
         "german": [*recipe, *lately, "data.source=german", "--out", "german"],

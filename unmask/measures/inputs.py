@@ -55,8 +55,8 @@ class Member:
     def columns(self) -> dict[str, Any]:
         """Which model a row is about; its opening only where the model's runs have several."""
         columns = {"model": self.family.name, "kind": self.family.kind, "seed": self.seed}
-        openings = self.family.openings
-        return columns | ({"opening": openings[self.seed]} if max(openings) else {})
+        several = {"opening": self.family.openings[self.seed]}
+        return columns | (several if max(self.family.openings) else {})
 
 
 @dataclass
@@ -159,14 +159,13 @@ def digest_families(families: "Iterable[Family]") -> dict[str, Mapping[str, str]
 
 @dataclass(frozen=True)
 class ModelsAndData:
-    """Models, and data that `read_data` makes of a path or of Python objects.
-
-    It gives the data, where they came from, and the values that their digest is made of.
-    """
+    """Models, and data: `read_data` gives them, their source, and the values of their digest."""
 
     read_data: "Callable[[Any, Any, list[Family]], tuple[Any, str, Iterable[object]]]"
     help: str
     is_required: bool = False
+    is_text: bool = False
+    """Whether the data are files of text; a shipped model has some of its own."""
 
     def parameters(self) -> Sequence[Argument]:
         data = Argument("data", self.help, is_option=True, is_required=self.is_required)
@@ -179,10 +178,10 @@ class ModelsAndData:
         device, dtype = (getattr(settings, name, "auto") for name in ("device", "dtype"))
         if dtype not in ("auto", "stored"):
             resolve_dtype(dtype)  # a loaded model has its own, but a name must be one
-        families = parse_families(given["models"])
-        if given.get("data") is None and self.is_required:
+        families, data = parse_families(given["models"]), given.get("data")
+        if data is None and self.is_required:
             raise UserError(f"no data were given: expected {self.help[0].lower()}{self.help[1:]}")
-        data, source, contents = self.read_data(given.get("data"), settings, families)
+        data, source, contents = self.read_data(data, settings, families)
         return ModelInputs(families, data, source, digest_values(contents), device, dtype)
 
 

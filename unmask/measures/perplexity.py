@@ -195,6 +195,7 @@ MEASURE = Measure(
         _read,
         "A text file: .txt, .md or .jsonl (lines with a `text`), also packed as .xz or .zst; "
         f"{OWN}",
+        is_text=True,
     ),
     jobs=list_jobs,
     summarise=summarise,

@@ -278,6 +278,7 @@ MEASURE = Measure(
         _read,
         "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz or .zst); "
         f"{OWN}",
+        is_text=True,
     ),
     jobs=list_jobs,
     summarise=summarise,

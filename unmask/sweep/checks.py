@@ -42,7 +42,7 @@ def find_sweep_problems(sweep: "Sweep") -> Iterator[str]:
             other = sweep.measures.get(entry.of)
             if other is None or other.of is not None or other.verb != entry.verb:
                 yield f"'measures.{name}.of' is {entry.of!r}, expected an entry of {entry.verb}"
-        elif measure.inputs.is_required and entry.data is None:
+        elif entry.data is None and _needs_file(measure.inputs):
             yield f"'measures.{name}' has no data, which {entry.verb} needs"
     if sweep.best not in sweep.measures:
         yield f"'best' is {sweep.best!r}: {suggest(sweep.best, sweep.measures)}"
@@ -52,6 +52,11 @@ def find_sweep_problems(sweep: "Sweep") -> Iterator[str]:
         yield from _check_figure(sweep, entry)
     if sweep.cooldowns is not None:
         yield from _check_cooldowns(sweep, sweep.cooldowns)
+
+
+def _needs_file(inputs: ModelsAndData) -> bool:
+    """Whether a measure has no data for models that did not come with this package."""
+    return inputs.is_required or inputs.is_text
 
 
 def _check_names(sweep: "Sweep") -> Iterator[str]:
@@ -115,7 +120,7 @@ def find_missing(sweep: "Sweep") -> Iterator[str]:
                 measure.check(settings)
             except UserError as error:
                 yield f"'measures.{name}.settings': {str(error).removesuffix('.')}"
-        is_path = isinstance(inputs, ModelsAndData) and inputs.is_required
+        is_path = isinstance(inputs, ModelsAndData) and _needs_file(inputs)
         if entry.data is None or not (is_path or "/" in entry.data):
             continue  # some measures also know data by a name
         if not Path(entry.data).exists():

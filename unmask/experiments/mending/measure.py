@@ -128,7 +128,9 @@ MEASURE = Measure(
     settings=MendingSettings,
     tables={"mending": "mending/1"},
     inputs=ModelsAndData(
-        _read, f"Real texts: .txt, .md or .jsonl, also packed as .xz or .zst; {OWN}"
+        _read,
+        f"Real texts: .txt, .md or .jsonl, also packed as .xz or .zst; {OWN}",
+        is_text=True,
     ),
     jobs=list_jobs,
     summarise=summarise,
