@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kept_tables import shrink_tables
 from run_pages import say_where
 from run_stages import NAMES, STAGES, DataSet, Stage, read_stages
 from run_together import Together
@@ -156,6 +157,8 @@ class Runner:
         for name in ("checkpoints", "parts") if stage.keep else ("checkpoints",):
             for folder in list(stage.folder.glob(f"**/{name}")):
                 shutil.rmtree(folder)
+        if stage.keep:
+            shrink_tables(stage.folder)
         record.files = _digest_files(stage.folder.rglob("*"), stage.folder)
         write_record(stage, record)
         print(f"{stage.name}: {record.seconds / 60:.1f} minutes", flush=True)
