@@ -84,9 +84,9 @@ def test_no_label_of_a_figure_is_cut_or_covered(tab):
 
 def test_contents_stay_in_sight(tab):
     tab.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
-    box = tab.get_by_role("navigation").bounding_box()
-    assert 0 <= box["y"] < 100
-    tab.get_by_role("link", name="What is recalled").click()
+    contents = tab.get_by_role("navigation")
+    assert 0 <= contents.bounding_box()["y"] < 100
+    contents.get_by_role("link", name="What is recalled").click()
     assert -5 < tab.locator("#recall-section").bounding_box()["y"] < 150
 
 
