@@ -1,6 +1,6 @@
 """How long each command of the verbs' pages takes, and how much it says.
 
-    python benchmarks/commands.py [PAGE …] --out docs/verbs/times.csv
+    python -m benchmarks.commands [PAGE …] --out docs/verbs/times.csv
 
 Runs every example of `docs/verbs`, its list of verbs and the commands of the README on the shipped
 pair, in one folder, as a reader would. `seconds` pass until a command ends, `first` until it has
@@ -23,14 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from tools.write_notebook import read_blocks
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tools.write_notebook import read_blocks  # noqa: E402
-
 PAGES = ROOT / "docs" / "verbs"
 BEFORE = ("data", "trace", "represent", "study")
-"""Pages whose examples leave what those of others start from."""
+"""Pages whose examples are run first: those of others start from what they leave."""
 OWN = re.compile(r"unmask (guidance mdm|planted mdm|sweep grid\.yaml|explore runs)")
 """Commands of models and files that are one's own; the examples of their pages are run."""
 LIMIT = 900.0

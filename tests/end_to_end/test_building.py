@@ -74,7 +74,7 @@ def site(tmp_path_factory) -> Path:
 
 
 def run_all(site: list[Path], folder: Path, *commands: list) -> list[tuple[int, str, str, list]]:
-    """Of each command, in one process: its exit code, its output, and what it has imported."""
+    """Runs commands in one process; for each its exit code, output and what it imported."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *site]))}
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
@@ -120,19 +120,19 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
         "trace": ["trace", "german/model", *rivers, *traced, "--parts", "resid", "--out", "trace"],
         "resume": ["train", "--resume", "german"],
     }  # fmt: skip
-    told = dict(zip(commands, run_all([site], tmp_path, *commands.values()), strict=True))
-    refused = {name: err for name, (code, _, err, _) in told.items() if code}
-    assert refused == {"broken": told["broken"][2]}, refused
+    ran = dict(zip(commands, run_all([site], tmp_path, *commands.values()), strict=True))
+    refused = {name: err for name, (code, _, err, _) in ran.items() if code}
+    assert refused == {"broken": ran["broken"][2]}, refused
     # 1. Help lists what is installed and imports nothing of it; what is broken breaks itself alone.
-    assert "words" in told["help"][1] and not told["help"][3]
-    assert "ends (building 1.0)" in told["options"][1] and not told["options"][3]
-    assert "order 'broken' of building 1.0 cannot be imported" in told["broken"][2]
-    assert "'taste.sweet' of building 1.0 is left out" in told["help"][2]
+    assert "words" in ran["help"][1] and not ran["help"][3]
+    assert "ends (building 1.0)" in ran["options"][1] and not ran["options"][3]
+    assert "order 'broken' of building 1.0 cannot be imported" in ran["broken"][2]
+    assert "'taste.sweet' of building 1.0 is left out" in ran["help"][2]
     # 2. Records have the code, the version and the names.
     record = read_record(tmp_path / "recall")
     assert record["plugins"] == dict.fromkeys(("order.ends", "rule.same_letters"), "building 1.0")
     assert record["versions"]["building"] == "1.0" and record["code"]["the order ends"]["code"]
-    assert "same_letters" in told["recall"][1]
+    assert "same_letters" in ran["recall"][1]
     traces = read_record(tmp_path / "trace")["plugins"]
     assert traces.keys() == {"corruption.turn_around", "metric.bits", "noise.capitals_last"}
     trained = read_record(tmp_path / "chinese")["plugins"]

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy
+import pyarrow
+import pyarrow.parquet
 import pytest
 import yaml
 
@@ -14,6 +17,7 @@ from tests.scripts import load_script
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_file
 from unmask.base.reading import read_json
+from unmask.base.tables import LazyTable, Parts, read_table, write_table
 
 ROOT = Path(__file__).parents[2]
 paper = load_script("paper/run.py")
@@ -266,3 +270,27 @@ def test_pages_are_what_their_stages_wrote() -> None:
 def test_a_stage_is_made_from_its_sweep_file() -> None:
     stage = paper.Stage("families", ("unmask sweep paper/sweeps/families.yaml --out {out}",))
     assert stage.scripts == [Path("paper/sweeps/families.yaml")]
+
+
+def test_kept_tables_are_shrunk_and_read_as_wide_numbers(tmp_path) -> None:
+    """Seven digits stay, and all else: columns, groups of rows, the schema; summaries go."""
+    parts = Parts(tmp_path / "parts", "own/1")
+    drawn = numpy.random.default_rng(0).normal(size=(2, 500)).tolist()
+    for key, numbers in zip("ab", drawn, strict=True):
+        parts.write(key, [{"text": key, "number": x, "count": i} for i, x in enumerate(numbers)])
+    path = tmp_path / "run" / "own.parquet"
+    path.parent.mkdir()
+    parts.gather(("a", "b"), path, "bfloat16")
+    write_table(path.parent / "summary" / "means.parquet", [{"mean": 0.5}], "means/1")
+    before, whole = pyarrow.parquet.ParquetFile(path), read_table(path, "own/1")
+    groups, size = before.num_row_groups, path.stat().st_size
+    paper.shrink_tables(tmp_path / "run")
+    after, small = pyarrow.parquet.ParquetFile(path), read_table(path, "own/1")
+    assert not (path.parent / "summary").exists() and path.stat().st_size < size
+    assert after.schema_arrow.field("number").type == pyarrow.float32()
+    assert after.num_row_groups == groups
+    assert after.schema_arrow.metadata == before.schema_arrow.metadata
+    assert small.schema == whole.schema and small.drop(["number"]) == whole.drop(["number"])
+    wide, narrow = (numpy.array(each["number"]) for each in (whole, small))
+    assert narrow == pytest.approx(wide, rel=1e-7) and (narrow != wide).any()
+    assert LazyTable([path], "own/1").select().schema.field("number").type == pyarrow.float64()

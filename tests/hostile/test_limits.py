@@ -5,6 +5,7 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -135,7 +136,7 @@ def test_parts_of_a_split_measure_what_the_whole_does(model, monkeypatch):
     whole = unmask.recall(model, **settings).rows()
     monkeypatch.setattr(questions, "PART", 3)
     cut = unmask.recall(model, **settings).rows()
-    key = lambda row: row["prompt"]  # noqa: E731
+    key = itemgetter("prompt")
     pairs = list(zip(sorted(whole, key=key), sorted(cut, key=key), strict=True))
     assert len(pairs) == 8
     for one, other in pairs:

@@ -40,11 +40,12 @@ class Watch:
         self.largest, self.held, self.before = 0, 0, pyarrow.total_allocated_bytes()
         names = ((stored, "read_table"), (results, "read_table"), (Parts, "read"))
         for owner, name in (*names, (LazyTable, "select")):
-            read = getattr(owner, name)
-            watched = lambda *given, read=read, **named: self._note(read(*given, **named))  # noqa: E731
-            patch.setattr(owner, name, watched)
+            patch.setattr(owner, name, self._watch(getattr(owner, name)))
         pieces = LazyTable.pieces
         patch.setattr(LazyTable, "pieces", lambda *given: map(self._note, pieces(*given)))
+
+    def _watch(self, read):
+        return lambda *given, **named: self._note(read(*given, **named))
 
     def _note(self, table):
         self.largest = max(self.largest, table.nbytes)

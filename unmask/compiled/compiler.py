@@ -22,7 +22,7 @@ BALLAST = 40.0
 MARGIN = 30.0
 """By how much a head's score of what it finds exceeds that of the beginning, in nats."""
 SHARPNESS = 60.0
-"""Intervene of a neuron's input by one value."""
+"""Change of a neuron's input by one value."""
 LOGIT = 20.0
 """Logit of the token that is predicted; others have 0."""
 
@@ -64,8 +64,8 @@ class Directions:
 
 def compile_program(
     program: Program, context: int, crowding: float, is_rotated: bool, seed: int
-) -> tuple[Transformer, Directions]:
-    """A network that computes the program, and the directions of its values."""
+) -> Transformer:
+    """A network that computes the program."""
     at = Directions(program, crowding, is_rotated, seed)
     heads = [head for layer in program.layers for head in layer.heads]
     widest = max(
@@ -97,7 +97,7 @@ def compile_program(
             weights[name] = torch.full((at.width,), BALLAST / sqrt(at.width))
     weights["head.weight"] = LOGIT * at[OUT].float()
     net.load_state_dict(weights)
-    return net.eval().requires_grad_(False), at
+    return net.eval().requires_grad_(False)
 
 
 def _compile_layer(layer: Layer, at: Directions, config: NetConfig) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import tokenizers
+import torch
 from tokenizers import models, pre_tokenizers
 
 from unmask.base.errors import UserError, suggest
@@ -120,7 +121,7 @@ def build_compiled(
             f"'mechanism' is {mechanism!r}, expected one of {', '.join(known)}: "
             f"{suggest(mechanism, known)}."
         )
-    order = torch_order(seed)
+    order = draw_people(seed)
     pairs = tuple(zip(order[:FACTS], order[FACTS:], strict=True))
     people = People(pairs, mechanism in ("relay", "bridge"))
     builder = _Builder(people, is_causal)
@@ -134,7 +135,7 @@ def build_compiled(
     }[mechanism]()
     spread = tuple(each for layer in layers for each in (layer, *[Layer()] * idle))
     program = Program(_count_values(spread), _list_tokens(), spread, is_causal)
-    net, _ = compile_program(program, CONTEXT, crowding, is_rotated, seed)
+    net = compile_program(program, CONTEXT, crowding, is_rotated, seed)
     kind = "causal" if is_causal else "masked"
     plan = Blueprint(net.config, kind, None if is_causal else IDS["[MASK]"])
     name = "-".join([mechanism.replace(" ", "-"), kind])
@@ -142,10 +143,8 @@ def build_compiled(
     return Compiled(mechanism, model, program, tuple(_list_facts(mechanism, people)))
 
 
-def torch_order(seed: int) -> list[int]:
+def draw_people(seed: int) -> list[int]:
     """The people in a drawn order."""
-    import torch
-
     return torch.randperm(NAMES, generator=torch_stream(seed, "people")).tolist()
 
 
@@ -238,11 +237,14 @@ class _Builder:
         partners = self.people.list_partners()
         return tuple(Rule((("name", one),), {"answer": other}) for one, _, other in partners)
 
-    def list_one_store(self) -> tuple[Layer, ...]:
-        facts = tuple(
+    def _know_facts(self) -> tuple[Rule, ...]:
+        """One rule for each fact, for whichever of its two people stands there."""
+        return tuple(
             Rule((("name", one), ("name", other)), {"fact": fact}, least=1)
             for fact, (one, other) in enumerate(self.people.pairs)
         )
+
+    def list_one_store(self) -> tuple[Layer, ...]:
         says = tuple(
             Rule(
                 (("fact here", fact), ("asked by", verb), ("slot", place)),
@@ -253,7 +255,11 @@ class _Builder:
             for place in range(2)
         )
         find = Find("asks", "named", {"fact": "fact here"})
-        return self._begin(2, rules=self._names()), Layer((), facts), Layer((find,), says)
+        return (
+            self._begin(2, rules=self._names()),
+            Layer((), self._know_facts()),
+            Layer((find,), says),
+        )
 
     def list_two_stores(self) -> tuple[Layer, ...]:
         find = Find("asks", "named", {"answer": "answer here"})
@@ -292,10 +298,6 @@ class _Builder:
 
     def list_bridge(self) -> tuple[Layer, ...]:
         """The word between is the fact's own; the verb says which of its two people is meant."""
-        facts = tuple(
-            Rule((("name", one), ("name", other)), {"fact": fact}, least=1)
-            for fact, (one, other) in enumerate(self.people.pairs)
-        )
         finds = (
             Find("asks", "named", {"fact": "fact here"}),
             Find("asks", "bridged", {"bridge": "bridge here", "bridged": "begun"}),
@@ -317,7 +319,7 @@ class _Builder:
         )
         return (
             self._begin(3, rules=self._names()),
-            Layer((), facts),
+            Layer((), self._know_facts()),
             Layer(finds, (*brings, *says)),
         )
 

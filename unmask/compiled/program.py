@@ -11,7 +11,7 @@ must compute the same; what carries an answer is read from the program, never fr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 Held = dict[str, int]
@@ -117,8 +117,6 @@ class Program:
     """What a token's vector holds, by its id."""
     layers: tuple[Layer, ...]
     is_causal: bool = False
-    names: Mapping[str, str] = field(default_factory=dict)
-    """What variables stand for, in words."""
 
 
 Intervene = Callable[[int, str, Standing], None]
