@@ -42,6 +42,7 @@ from unmask.objectives.cross_entropy import weighted_cross_entropy
 from unmask.training.build import TrainingJob, choose_training_dtype
 from unmask.training.examples import Examples
 from unmask.training.losses import make_objective
+from unmask.training.mixture import Mixture
 from unmask.training.parallel import World, join
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
@@ -108,11 +109,11 @@ def make_trainer(config: NetConfig, rows: int, length: int, world: World, tried:
     blueprint = Blueprint(config, "masked", mask_id)
     model = Model("bench", net, blueprint, None)
     objective = make_objective(recipe, blueprint)
-    trainer = Trainer(
-        TrainingJob(
-            recipe, examples, model, objective, world, choose_training_dtype(recipe, world.device)
-        )
+    mixture, dtype = (
+        Mixture({"": examples}, recipe.parts),
+        choose_training_dtype(recipe, world.device),
     )
+    trainer = Trainer(TrainingJob(recipe, mixture, model, objective, world, dtype))
     if not tried.cut_inside:
         trainer.optimiser.asks_device, trainer.graphs = False, None
     return trainer

@@ -254,7 +254,7 @@ def count_costs(trainer: Trainer) -> dict[str, float]:
     """
     recipe, total = trainer.job.recipe, trainer.progress.total or 1
     steps = sorted({total * i // 32 for i in range(32)})
-    counted = [part.targets for step in steps for part, _ in trainer.feed(step)]
+    counted = [part.inputs.targets for step in steps for part in trainer.feed(step)]
     bearing = sum(int((each.weights > 0).sum()) for each in counted if each is not None)
     per_row = bearing / len(steps) / recipe.batch.rows
     each = count_flops(trainer.net.config, recipe.input_length, round(per_row))

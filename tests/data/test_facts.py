@@ -22,8 +22,8 @@ from unmask.data.facts import (
 from unmask.data.shards import write_shards
 from unmask.data.sources import find_own_problems, name_tests, read_asked
 from unmask.measures.inputs import find_corpus, name_splits
+from unmask.training.data_settings import DataSettings
 from unmask.training.examples import read_examples
-from unmask.training.recipe import DataSettings
 
 CSV = """subject,object,prompt
 Zorvia,Lumen Bay,The capital of {} is

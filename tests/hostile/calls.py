@@ -19,7 +19,7 @@ from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.measures.table import find_measure
 from unmask.study.settings import StudySettings
 from unmask.toy.settings import ToySettings
-from unmask.training.recipe import DataSettings
+from unmask.training.data_settings import DataSettings
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_prompts_are_read_first_and_filling_last(batch):
 
 
 def test_masked_inputs_leave_the_targets():
-    plain, masked = (make_trainer(**each).feed(0)[0][0] for each in (CAUSAL, MASKED))
+    plain, masked = (make_trainer(**each).feed(0)[0].inputs for each in (CAUSAL, MASKED))
     assert torch.equal(plain.targets.tokens, masked.targets.tokens)
     mask_id = make_trainer(**MASKED).job.model.mask_id
     hidden = masked.batch.tokens == mask_id
@@ -83,14 +83,14 @@ def test_dropout_is_a_function_of_seed_and_step(tmp_path):
 
 def test_nothing_is_dropped_outside_of_training():
     trainer, plain = make_trainer(**DROPPED), make_trainer(**CAUSAL)
-    tokens = trainer.job.examples.take([0, 1]).tokens
+    tokens = trainer.job.examples.parts[""].take([0, 1]).tokens
     with trainer.show_model() as model, plain.show_model() as other:
         assert torch.equal(model.logits(tokens), other.logits(tokens))
 
 
 def test_all_dropped_leaves_the_embedding():
     trainer = make_trainer(kind="causal", network={"dropout": 1.0})
-    net, tokens = trainer.net, trainer.job.examples.take([0]).tokens
+    net, tokens = trainer.net, trainer.job.examples.parts[""].take([0]).tokens
     assert torch.equal(net.run_layers(net.embed(tokens)), net.embed(tokens))
 
 

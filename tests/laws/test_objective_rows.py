@@ -174,11 +174,11 @@ def test_a_fixed_rate_is_a_slice_of_the_masked_objective(small, batch):
 def test_masked_targets_of_a_causal_network_are_read_one_position_before():
     """In what masks the token itself: reversed questions are 0 by construction for one copy."""
     trainer = make_trainer(**ROWS["masked"])
-    inputs, _ = trainer.feed(0)[0]
+    inputs = trainer.feed(0)[0].inputs
     tokens = inputs.batch.tokens
     assert trainer.net.config.causal and (tokens == trainer.job.model.require_mask()).any()
     row, at = inputs.targets.at // tokens.shape[1], inputs.targets.at % tokens.shape[1]
-    clean = trainer.job.examples.take(trainer.order.rows_at(0)).tokens
+    clean = trainer.job.examples.parts[""].take(trainer.orders[""].rows_at(0)).tokens
     assert torch.equal(clean[row, (at + 1).clamp(max=79)][at > 0], inputs.targets.tokens[at > 0])
 
 
@@ -188,8 +188,8 @@ def test_subjects_are_spared(rule):
     usual = make_trainer(batch={"rows": 32})
     mask_id, met = trainer.job.model.require_mask(), {"subject": 0, "object": 0, "both": 0}
     for step in range(20):
-        clean = trainer.job.examples.take(trainer.order.rows_at(step))
-        inputs, plain = trainer.feed(step)[0][0], usual.feed(step)[0][0]
+        clean = trainer.job.examples.parts[""].take(trainer.orders[""].rows_at(step))
+        inputs, plain = trainer.feed(step)[0].inputs, usual.feed(step)[0].inputs
         masked = inputs.batch.tokens == mask_id
         scored = torch.zeros_like(masked)
         scored.view(-1)[inputs.targets.at] = True
@@ -216,8 +216,8 @@ def test_subjects_are_predicted_without_their_objects():
     hiding, usual = (make_trainer(batch={"rows": 32}, objective={"subject": r}) for r in rules)
     mask_id, learned = hiding.job.model.require_mask(), 0
     for step in range(20):
-        clean = hiding.job.examples.take(hiding.order.rows_at(step))
-        inputs, plain = hiding.feed(step)[0][0], usual.feed(step)[0][0]
+        clean = hiding.job.examples.parts[""].take(hiding.orders[""].rows_at(step))
+        inputs, plain = hiding.feed(step)[0].inputs, usual.feed(step)[0].inputs
         masked, before = (each.batch.tokens == mask_id for each in (inputs, plain))
         subject, object_ = (clean.is_entity(number) for number in (0, 1))
         meet = (masked & subject).any(-1)
@@ -272,7 +272,7 @@ def test_decoders_get_a_mask_and_longer_rows(tmp_path):
         trainer = make_trainer(**recipe | start)
         model = trainer.job.model
         assert model.mask_id == model.net.config.vocab_size - 1 and model.net.config.causal
-        length = trainer.feed(0)[0][0].batch.tokens.shape[1]
+        length = trainer.feed(0)[0].inputs.batch.tokens.shape[1]
         assert length == trainer.job.recipe.input_length == expected
         take_steps(trainer, 1)
 
@@ -308,7 +308,7 @@ def test_settings_that_nothing_reads_are_refused():
 
 
 def test_inputs_move_with_their_positions():
-    inputs, _ = make_trainer(**ROWS["permuted"]).feed(0)[0]
+    inputs = make_trainer(**ROWS["permuted"]).feed(0)[0].inputs
     moved = inputs.to(torch.device("meta"))
     assert isinstance(moved, LossInputs) and moved.positions is not None
     assert moved.positions.shape == inputs.batch.tokens.shape

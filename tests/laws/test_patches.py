@@ -259,7 +259,7 @@ def test_training_under_a_patch(name, site):
         net = trainer.net
         if halved:
             PATCHES[site](net)
-        ((given, _),) = trainer.feed(0)
+        given = trainer.feed(0)[0].inputs
         if patched:
             with net.patch({site: lambda x: x * 0.5}):
                 loss = trainer.learner(given)

@@ -114,7 +114,7 @@ def test_training_noises_it_where_the_family_does(model, smdm, tmp_path):
         model_from = {"model": str(tmp_path / str(noises))}
         recipe = {"kind": "masked", "data": data, "start": model_from, "batch": {"rows": 2}}
         job = prepare_job(read_recipe(recipe), World(torch.device("cpu")))
-        batch = job.examples.take(range(2))
+        batch = job.examples.parts[""].take(range(2))
         first = model.require_tokenizer().beginning[0]
         assert (batch.tokens[:, 0] == first).all()
         may = job.objective.find_learnable(batch)

@@ -5,13 +5,13 @@ from functools import cache
 import pytest
 
 from unmask.training import examples
+from unmask.training.data_settings import DataSettings
 from unmask.training.examples import Examples, read_examples
-from unmask.training.recipe import DataSettings
 
 
 @pytest.fixture(autouse=True)
 def made_once(monkeypatch):
-    monkeypatch.setattr("unmask.training.build.read_examples", _read)
+    monkeypatch.setattr("unmask.training.mixture.read_examples", _read)
 
 
 def _read(data: DataSettings, known=None, has_foreign: bool = False) -> Examples:

@@ -17,8 +17,8 @@ from unmask.cli.train import describe_recipes
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
 from unmask.toy.language import UNITS
+from unmask.training.data_settings import DataSettings
 from unmask.training.journal import read_journal
-from unmask.training.recipe import DataSettings
 from unmask.training.recipes_io import list_recipes, read_recipe
 
 

@@ -27,7 +27,7 @@ def gradients(trainer: Trainer, inputs) -> list[torch.Tensor]:
 def test_added_targets_weigh_nothing(name):
     """Padding the targets leaves the loss and every gradient what they were."""
     trainer = make_trainer(**KINDS[name])
-    ((inputs, _),) = trainer.feed(0)
+    inputs = trainer.feed(0)[0].inputs
     count = len(inputs.targets.at)
     padded = replace(inputs, targets=inputs.targets.pad(count + 3))
     assert len(padded.targets.at) == count + 3
@@ -39,8 +39,8 @@ def test_added_targets_weigh_nothing(name):
 
 def test_batches_have_few_shapes():
     trainer = make_trainer()
-    counts = {len(pad_inputs(trainer.feed(step)[0][0]).targets.at) for step in range(30)}
-    plain = {len(trainer.feed(step)[0][0].targets.at) for step in range(30)}
+    counts = {len(pad_inputs(trainer.feed(step)[0].inputs).targets.at) for step in range(30)}
+    plain = {len(trainer.feed(step)[0].inputs.targets.at) for step in range(30)}
     assert len(counts) <= SHAPES < len(plain)
 
 
@@ -113,7 +113,7 @@ def test_no_loss_waits_for_the_device(name, monkeypatch):
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)
     trainer = make_trainer(**KINDS[name])
-    ((inputs, _),) = trainer.feed(0)
+    inputs = trainer.feed(0)[0].inputs
     trainer.net.to(META).tie_head()
     loss = trainer.learner(inputs.to(META))
     loss.backward()
@@ -132,12 +132,14 @@ def test_a_value_that_is_looked_at_raises():
 def test_bad_tokens_are_found_before_the_device(name):
     """Tokens outside the vocabulary are a sentence, made where the batch is prepared."""
     trainer = make_trainer(**KINDS[name])
-    examples = trainer.job.examples
 
-    def take(numbers):
-        batch = examples.take(numbers)
-        return replace(batch, tokens=batch.tokens + 100_000)
+    def spoil(examples):
+        def take(numbers):
+            batch = examples.take(numbers)
+            return replace(batch, tokens=batch.tokens + 100_000)
 
-    trainer.job = replace(trainer.job, examples=replace(examples, take=take))
+        return replace(examples, take=take)
+
+    trainer.job = replace(trainer.job, examples=trainer.job.examples.change(spoil))
     with pytest.raises(ValueError, match="clean tokens run from"):
         trainer.feed(0)

@@ -47,8 +47,9 @@ def test_parts_add_up_to_the_step(name):
 
 def test_masked_objective_is_the_masked_loss():
     trainer = make_trainer()
-    (inputs, share) = trainer.feed(5)[0]
-    batch = trainer.job.examples.take(trainer.order.rows_at(5))
+    part = trainer.feed(5)[0]
+    inputs, share = part.inputs, part.share
+    batch = trainer.job.examples.parts[""].take(trainer.orders[""].rows_at(5))
     objective = trainer.job.objective
     t = draw_times(RowStreams.make(0, 1), 8)
     noised = noise_batch(objective.process, batch, t, RowStreams.make(1, 8), get_weighting("smdm"))
@@ -59,16 +60,16 @@ def test_masked_objective_is_the_masked_loss():
 
 def test_causal_objective_is_the_next_token_loss():
     trainer = make_trainer(kind="causal", objective={"filling": False})
-    batch = trainer.job.examples.take(trainer.order.rows_at(0))
+    batch = trainer.job.examples.parts[""].take(trainer.orders[""].rows_at(0))
     expected = next_token_loss(trainer.net, batch, learn_filling=False)[0]
-    ((inputs, _),) = trainer.feed(0)
+    inputs = trainer.feed(0)[0].inputs
     assert torch.equal(trainer.learner(inputs), expected)
 
 
 def test_the_end_token_that_closes_a_row_is_learned():
     """Without filling, one end token after each text is predicted, and none after it."""
     trainer = make_trainer(kind="causal", objective={"filling": False})
-    ((inputs, _),) = trainer.feed(0)
+    inputs = trainer.feed(0)[0].inputs
     end = trainer.job.examples.tokenizer.end_id
     rows = inputs.targets.at // inputs.batch.tokens.shape[1]
     for row in range(8):
@@ -91,9 +92,9 @@ def test_stochastic_length_leaves_something_to_learn(name):
     lengths = set()
     for step in range(100):
         parts = trainer.feed(step)
-        assert len(parts) == 8 and all(share > 0 for _, share in parts)
-        assert sum(share for _, share in parts) == pytest.approx(1)
-        (length,) = {inputs.batch.tokens.shape[1] for inputs, _ in parts}
+        assert len(parts) == 8 and all(part.share > 0 for part in parts)
+        assert sum(part.share for part in parts) == pytest.approx(1)
+        (length,) = {part.inputs.batch.tokens.shape[1] for part in parts}
         lengths.add(length)
     assert len(lengths) > 20 and (name != "causal" or min(lengths) < 6)
 
@@ -109,14 +110,16 @@ def test_min_length_is_after_the_longest_prompt():
 
 def empty_rows(trainer, rows: slice) -> None:
     """Make these rows of every batch all prompt."""
-    examples = trainer.job.examples
 
-    def take(numbers):
-        batch = examples.take(numbers)
-        batch.prompt_length[rows] = batch.length[rows] = batch.tokens.shape[1]
-        return batch
+    def empty(examples):
+        def take(numbers):
+            batch = examples.take(numbers)
+            batch.prompt_length[rows] = batch.length[rows] = batch.tokens.shape[1]
+            return batch
 
-    trainer.job = replace(trainer.job, examples=replace(examples, take=take))
+        return replace(examples, take=take)
+
+    trainer.job = replace(trainer.job, examples=trainer.job.examples.change(empty))
 
 
 @pytest.mark.parametrize("name", ["llada", "mdlm", "smdm_sft", "bound", "next_token"])
@@ -145,7 +148,7 @@ def test_the_loss_is_that_of_each_block_behind_clean_ones():
     trainer = make_trainer(**BLOCKS, objective={"clean_blocks": True})
     net, blueprint = trainer.job.model.net, trainer.job.model.blueprint
     objective = make_objective(trainer.job.recipe, blueprint)
-    batch = trainer.job.examples.take(range(2))
+    batch = trainer.job.examples.parts[""].take(range(2))
     inputs = objective.prepare(batch, torch.tensor([0.4, 0.8]), RowStreams.make(0, 2))
     noisy, clean = inputs.batch.tokens.chunk(2, dim=1)
     assert torch.equal(clean, batch.tokens)

@@ -86,12 +86,13 @@ def test_two_processes_go_on_from_one_and_from_two(one, two, tmp_path):
 def test_rows_are_shared_without_overlap():
     """Each process gets its own rows, at the times they would have in one batch."""
     whole = make_trainer()
-    ((inputs, _),) = whole.feed(4)
+    inputs = whole.feed(4)[0].inputs
     halves = []
     for rank in range(2):
         trainer = make_trainer()
         trainer.job = replace(trainer.job, world=World(torch.device("cpu"), rank, size=2))
         halves += trainer.feed(4)
-    assert torch.equal(torch.cat([half.batch.tokens for half, _ in halves]), inputs.batch.tokens)
-    assert torch.equal(torch.cat([half.t for half, _ in halves]), inputs.t)
-    assert sum(share for _, share in halves) == pytest.approx(1)
+    own = [half.inputs for half in halves]
+    assert torch.equal(torch.cat([half.batch.tokens for half in own]), inputs.batch.tokens)
+    assert torch.equal(torch.cat([half.t for half in own]), inputs.t)
+    assert sum(half.share for half in halves) == pytest.approx(1)

@@ -156,8 +156,8 @@ def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
         run_loop(trainer, tmp_path)
     assert all(weight.equal(before[name]) for name, weight in trainer.net.named_parameters())
     batch = load_file(tmp_path / "bad-step-00000002.safetensors")
-    assert batch["rows"].tolist() == trainer.order.rows_at(2)
-    assert torch.equal(batch["0.tokens"], trainer.feed(2)[0][0].batch.tokens)
+    assert batch["rows"].tolist() == trainer.orders[""].rows_at(2)
+    assert torch.equal(batch["0.tokens"], trainer.feed(2)[0].inputs.batch.tokens)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def noise_batch(
     response_only: bool = False,
     noise_filling: bool = True,
     drop_prompt: float = 0.0,
+    whole_entities: float = 0.0,
 ) -> Noised:
     """Mask the batch at times t, row by row, and weigh what was masked."""
     check_times(t)
@@ -132,10 +133,28 @@ def noise_batch(
     chance = weighting.chance(process, t.double())[:, None]
     # What a row draws once comes first: it must not depend on the row's length.
     dropped = drop_prompts(batch, drop_prompt, streams)
-    hidden = (streams.uniform(batch.tokens.shape[1]) < chance) & may
+    draws = streams.uniform(batch.tokens.shape[1])
+    hidden = (tie_entities(draws, batch, whole_entities, streams) < chance) & may
     xt = torch.where(hidden | dropped, process.mask_id, batch.tokens)
     weight = weighting.weight(process, clamp_open(t)) / weighting.divide(batch, may)
     return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
+
+
+def tie_entities(
+    draws: Float[Tensor, "B L"], batch: Batch, chance: float, streams: RowStreams
+) -> Float[Tensor, "B L"]:
+    """The draws that decide what is masked, in some rows one for all tokens of an entity.
+
+    With the given chance a row's subject is masked whole or shown whole, and its object likewise;
+    each with the probability that a token has, so that the weights stay what they are.
+    """
+    if not chance:
+        return draws
+    own = streams.at("whole").uniform(3)  # [B, 3]: one for each entity, one for the row
+    for number in (0, 1):
+        tied = batch.is_entity(number) & (own[:, 2:] < chance)
+        draws = torch.where(tied, own[:, number : number + 1], draws)
+    return draws
 
 
 def spare_subject(

@@ -105,7 +105,8 @@ def _check_cooldowns(sweep: "Sweep", cooldowns: "CooldownSettings") -> Iterator[
 def find_missing(sweep: "Sweep") -> Iterator[str]:
     """Data and models that are named and not there: found before anything is trained."""
     expected = f"expected a path from the folder {Path.cwd()}"
-    read = [cell.recipe.data for cell in sweep.cells if cell.recipe.data.source in READ]
+    parts = [part for cell in sweep.cells for part in cell.recipe.parts.values()]
+    read = [part for part in parts if part.source in READ]
     if any(data.path is None for data in read):
         yield "'data.path' is not given, the folder or file that cells train on: add data.path=PATH"
     for path in dict.fromkeys(data.path for data in read if data.path is not None):

@@ -293,7 +293,14 @@ class _CellWorker:
     def _forget_kernels(self, cell: SweepCell) -> None:
         """Drop compiled code of other shapes: the compiler gives up where there are too many."""
         recipe = cell.recipe
-        shapes = (recipe.kind, recipe.network, recipe.batch, recipe.data.context, recipe.objective)
+        shapes = (
+            recipe.kind,
+            recipe.network,
+            recipe.batch,
+            recipe.rows,
+            recipe.data.context,
+            recipe.objective,
+        )
         if repr(shapes) != self.shapes:
             gc.collect()
             torch.compiler.reset()

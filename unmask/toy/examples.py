@@ -11,8 +11,8 @@ from unmask.base.errors import UserError
 from unmask.data.tokenizer import MASK, Tokenizer
 from unmask.objectives.batch import Batch
 from unmask.toy.language import LENGTH, PAD, UNITS, encode, list_sentences
+from unmask.training.data_settings import DataSettings
 from unmask.training.examples import Examples
-from unmask.training.recipe import DataSettings
 
 
 def make_tokenizer() -> Tokenizer:

@@ -17,9 +17,10 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
-from unmask.training.examples import Examples, keep_beginnings, read_examples
+from unmask.training.examples import keep_beginnings
 from unmask.training.learner import freeze_named, freeze_unreached
 from unmask.training.losses import Objective, make_objective, make_registered
+from unmask.training.mixture import Mixture, read_mixture
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
@@ -35,7 +36,7 @@ class TrainingJob:
     """What a run works with, on its device."""
 
     recipe: Recipe
-    examples: Examples
+    examples: Mixture
     model: Model
     objective: Objective
     world: World
@@ -56,12 +57,13 @@ def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
         start = load(recipe.start.model, device="cpu", dtype="float32")
     tokenizer = start.tokenizer if start is not None else None
     is_contaminated = recipe.objective.contaminated > 0
-    examples = read_examples(recipe.data, tokenizer, is_contaminated)
-    if examples.num_rows < recipe.batch.rows:
-        raise UserError(
-            f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "
-            f"{examples.num_rows}: use a smaller batch.rows or more data."
-        )
+    examples = read_mixture(recipe.data, tokenizer, is_contaminated)
+    for name, part in examples.parts.items():
+        if part.num_rows < recipe.rows[name]:
+            raise UserError(
+                f"a batch of {recipe.rows[name]} rows was asked for, but {part.label} has only "
+                f"{part.num_rows}: use a smaller batch.rows or more data."
+            )
     dtype = choose_training_dtype(recipe, world.device)
     short = dtype == torch.bfloat16
     if start is None:
@@ -85,7 +87,7 @@ def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
     model.net.to(world.device).train()
     model.net.tie_head()
     if recipe.objective_name != "next_token":
-        examples = keep_beginnings(examples, model)
+        examples = examples.change(lambda part: keep_beginnings(part, model))
     end_id = examples.tokenizer.end_id
     if recipe.objective_name in OBJECTIVES.own:
         objective = make_objective(recipe, model.blueprint, end_id, model.tokenizer)
@@ -173,13 +175,14 @@ def check_room(config: NetConfig, recipe: Recipe, world: World, short: bool) -> 
 
 
 def _check_rows(recipe: Recipe, world: World) -> None:
-    rows, micro = recipe.batch.rows, recipe.batch.micro
-    if rows % world.size:
-        raise UserError(
-            f"batch.rows={rows} cannot be shared by {world.size} processes: use a multiple."
-        )
-    if micro is not None and rows // world.size % micro:
-        raise UserError(
-            f"batch.micro={micro} does not divide the {rows // world.size} rows of a process: use "
-            "a divisor."
-        )
+    micro = recipe.batch.micro
+    for name, rows in recipe.rows.items():
+        where = f"the {rows} rows of {name}" if name else f"batch.rows={rows}"
+        if rows % world.size:
+            raise UserError(f"{where} cannot be shared by {world.size} processes: use a multiple.")
+        own = rows // world.size
+        if micro is not None and own % min(micro, own):
+            raise UserError(
+                f"batch.micro={micro} does not divide the {own} rows of a process"
+                f"{f' that come from {name}' if name else ''}: use a divisor."
+            )

@@ -12,7 +12,7 @@ import shutil
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch.distributed.checkpoint as dcp
@@ -47,6 +47,8 @@ class Progress:
     """Spent training, before and after every resume."""
     losses: float = 0.0
     """The sum of the losses that are in no record yet, over all processes."""
+    by_source: list = field(default_factory=list)
+    """Each source's part of that sum, and its share of these steps' losses."""
     counted: int = 0
     """How many steps' losses these are."""
 

@@ -21,7 +21,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.data.unknown import describe_unknown
 from unmask.net.model import Model
 from unmask.objectives.batch import Batch
-from unmask.training.recipe import DataSettings
+from unmask.training.data_settings import DataSettings
 
 _ROWS_AT_ONCE = 1024
 _MADE = {
@@ -70,7 +70,8 @@ def keep_beginnings(examples: Examples, model: Model) -> Examples:
 
     def take(numbers: Sequence[int]) -> Batch:
         batch = examples.take(numbers)
-        return replace(batch, kept=model.find_kept(batch.tokens))
+        kept = model.find_kept(batch.tokens)
+        return replace(batch, kept=batch.is_kept() | kept if kept is not None else batch.kept)
 
     return replace(examples, take=take)
 

@@ -6,9 +6,9 @@ The number of targets differs from step to step: on CUDA it is rounded up (`pad_
 leaves a handful of shapes.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,19 @@ SHAPES = 8
 MOST_FLOPS = 4e13
 """Operations of a step above which launching its kernels is no hindrance."""
 
-Learn = Callable[[LossInputs], None]
+
+@dataclass(frozen=True)
+class StepPart:
+    """What one pass of a step learns from."""
+
+    inputs: LossInputs
+    share: float
+    """The part of the step's loss that it is."""
+    source: int = 0
+    """The number of the source that its rows come from."""
+
+
+Learn = Callable[[Sequence[StepPart]], None]
 
 
 def pad_inputs(inputs: LossInputs) -> LossInputs:
@@ -42,7 +54,7 @@ class StepGraphs:
         self.device, self.learn = device, learn
         self.stream = torch.cuda.Stream(device)
         self.replays = 0
-        self._captured: dict[tuple[int, ...], _CapturedStep | None] = {}
+        self._captured: dict[tuple[object, ...], _CapturedStep | None] = {}
 
     @contextmanager
     def in_stream(self) -> Generator[None]:
@@ -55,23 +67,25 @@ class StepGraphs:
         """Let what is asked of the device from now on come after the steps; nobody waits."""
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
-    def run(self, inputs: LossInputs) -> None:
+    def run(self, parts: Sequence[StepPart]) -> None:
         """Learn from inputs that stand on the CPU, in a replay where their shapes are known.
 
         The first step of a shape runs as it is: its kernels are compiled and loaded there, which
-        cannot be captured.
+        cannot be captured. Shares of the loss are numbers of the recording, and part of the shape.
         """
-        tensors = _tensors_of(inputs)
+        tensors = _tensors_of(parts)
         assert tensors is not None, "can_replay was not asked"
-        shapes = tuple(size for x in tensors for size in x.shape)
+        sizes = tuple(size for x in tensors for size in x.shape)
+        shapes = (*sizes, *((part.source, part.share) for part in parts))
         if shapes not in self._captured:
             self._captured[shapes] = None
-            self.learn(inputs.to(self.device))
+            self.learn(parts)
             return
         step = self._captured[shapes]
         if step is None:
             pools = [other.graph.pool() for other in self._captured.values() if other is not None]
-            step = _CapturedStep(inputs.to(self.device), self.learn, self.stream, pools[:1])
+            there = [replace(part, inputs=part.inputs.to(self.device)) for part in parts]
+            step = _CapturedStep(there, self.learn, self.stream, pools[:1])
             self._captured[shapes] = step
         step.replay(tensors)
         self.replays += 1
@@ -80,13 +94,15 @@ class StepGraphs:
 class _CapturedStep:
     """The kernels of one step, and the memory that they read their inputs from."""
 
-    def __init__(self, inputs: LossInputs, learn: Learn, stream: torch.cuda.Stream, pools: list):
-        tensors = _tensors_of(inputs)
+    def __init__(
+        self, parts: Sequence[StepPart], learn: Learn, stream: torch.cuda.Stream, pools: list
+    ):
+        tensors = _tensors_of(parts)
         assert tensors is not None
         self.inputs, self.graph = tensors, torch.cuda.CUDAGraph()
         pool = pools[0] if pools else None  # steps take turns, so that they can share memory
         with torch.cuda.graph(self.graph, pool, stream, capture_error_mode="thread_local"):
-            learn(inputs)
+            learn(parts)
 
     def replay(self, tensors: list[Tensor]) -> None:
         for kept, given in zip(self.inputs, tensors, strict=True):
@@ -94,15 +110,18 @@ class _CapturedStep:
         self.graph.replay()
 
 
-def can_replay_step(inputs: LossInputs) -> bool:
+def can_replay_step(parts: Sequence[StepPart]) -> bool:
     """Whether a step's inputs are all in tensors that a replay can be given."""
-    return _tensors_of(inputs) is not None
+    return _tensors_of(parts) is not None
 
 
-def _tensors_of(inputs: LossInputs) -> list[Tensor] | None:
+def _tensors_of(parts: Sequence[StepPart]) -> list[Tensor] | None:
     """What a loss reads; None where it draws, sees less than all, or has nothing to predict."""
-    targets = inputs.targets
-    if targets is None or inputs.sees is not None or not len(targets.at):
-        return None
-    tensors = [inputs.batch.tokens, inputs.t, targets.at, targets.tokens, targets.weights]
-    return tensors if inputs.positions is None else [*tensors, inputs.positions]
+    tensors: list[Tensor] = []
+    for inputs in (part.inputs for part in parts):
+        targets = inputs.targets
+        if targets is None or inputs.sees is not None or not len(targets.at):
+            return None
+        tensors += [inputs.batch.tokens, inputs.t, targets.at, targets.tokens, targets.weights]
+        tensors += [] if inputs.positions is None else [inputs.positions]
+    return tensors

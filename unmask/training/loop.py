@@ -199,8 +199,9 @@ class _TrainingLoop:
             counting.close()
             if journal is not None:
                 journal.close()
-        progress, split = trainer.progress, self.recipe.data.split
-        prompt = find_prompt(trainer.job.examples, split, self.recipe.paradigm.predicts_next)
+        progress, examples = trainer.progress, trainer.job.examples
+        name, needed = examples.facts_from, self.recipe.paradigm.predicts_next
+        prompt = find_prompt(examples.parts[name], examples.settings[name].split, needed)
         return TrainingOutcome(ended, progress.step, progress.total, self.loss, prompt)
 
     def _is_due(self, every: int, at_end: bool = True) -> bool:
@@ -234,7 +235,7 @@ class _TrainingLoop:
     def _record(self, journal: Journal | None) -> None:
         """Read the loss and the guards, and write a record of them."""
         trainer, progress = self.trainer, self.trainer.progress
-        loss = trainer.read_loss()
+        loss, by_source = trainer.read_losses()
         self.loss = self.loss if loss is None else loss
         norm, skipped = float(trainer.norm), int(trainer.guard.skipped)
         self._note_time()
@@ -255,6 +256,8 @@ class _TrainingLoop:
             "peak_share": round(share, 4),
             "seconds": round(self.trainer.progress.seconds, 3),
         }
+        for name, own in by_source.items():
+            record |= {f"loss/{name}": own, f"rows/{name}": progress.step * trainer.rows[name]}
         if journal is not None:
             journal.write(record)
         note = "no loss" if loss is None else f"loss {loss:.4f}"
@@ -330,9 +333,12 @@ class _TrainingLoop:
 
 def _collect(trainer: Trainer, step: int) -> dict[str, torch.Tensor]:
     """A step's rows and loss inputs, by name; both can be computed again at any time."""
-    rows = trainer.order.rows_at(step)
-    tensors = {"rows": torch.tensor(rows), "clean": trainer.job.examples.take(rows).tokens}
-    for i, (inputs, _) in enumerate(trainer.feed(step)):
+    tensors = dict[str, torch.Tensor]()
+    for name, part in trainer.job.examples.parts.items():
+        rows = trainer.orders[name].rows_at(step)
+        before = f"{name}." if name else ""
+        tensors |= {f"{before}rows": torch.tensor(rows), f"{before}clean": part.take(rows).tokens}
+    for i, inputs in enumerate(part.inputs for part in trainer.feed(step)):
         tensors |= {f"{i}.tokens": inputs.batch.tokens, f"{i}.t": inputs.t}
         if inputs.targets is not None:
             targets = inputs.targets

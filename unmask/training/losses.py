@@ -111,9 +111,10 @@ class Objective(ABC):
         """The loss, with a gradient."""
 
     @property
-    def noising(self) -> tuple[bool, bool, float]:
-        """What may be noised: responses only, filling as well; and how often prompts are hidden."""
-        return self.settings.response_only, self.settings.filling, self.settings.drop_prompt
+    def noising(self) -> tuple[bool, bool, float, float]:
+        """What may be noised (responses only, filling), how often prompts and entities whole."""
+        own = self.settings
+        return own.response_only, own.filling, own.drop_prompt, own.whole_entities
 
     def find_learnable(self, batch: Batch) -> Bool[Tensor, "B L"]:
         """True on the tokens that may have to be predicted."""
@@ -145,8 +146,7 @@ class MaskedObjective(Objective):
         noised = contaminate(noised, batch, self.settings.contaminated, streams)
         targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
         rows = (noised.xt, batch.tokens) if self.settings.clean_blocks else (noised.xt,)
-        tokens = torch.cat(rows, dim=1)
-        return LossInputs(replace(batch, tokens=tokens, foreign=None), t, targets)
+        return LossInputs(replace(batch, tokens=torch.cat(rows, 1), foreign=None), t, targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None
@@ -260,7 +260,7 @@ class ProcessObjective(Objective):
     process: Process
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
-        noised = noise_tokens(self.process, batch, t, streams, None, *self.noising)
+        noised = noise_tokens(self.process, batch, t, streams, None, *self.noising[:3])
         return LossInputs(replace(batch, tokens=noised.xt), t, noised.targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:

@@ -8,7 +8,7 @@ from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect
 from unmask.training.build import choose_training_dtype, fit_tokenizer, plan_model
-from unmask.training.examples import read_examples
+from unmask.training.mixture import read_mixture
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
 
@@ -33,7 +33,7 @@ class TrainingPlan:
 
 def plan_training(recipe: Recipe, device: torch.device) -> TrainingPlan:
     """The plan of a recipe; data are read, no weights are made or loaded."""
-    examples = read_examples(recipe.data)
+    examples = read_mixture(recipe.data)
     if recipe.start.model is None:
         tokenizer = fit_tokenizer(recipe, examples.tokenizer)
         config = plan_model(recipe, tokenizer).config
@@ -45,7 +45,7 @@ def plan_training(recipe: Recipe, device: torch.device) -> TrainingPlan:
         examples.label,
         examples.num_rows,
         config,
-        recipe.batch.rows * recipe.data.context,
+        sum(rows * recipe.parts[name].context for name, rows in recipe.rows.items()),
         recipe.steps,
         count_training_flops(config, recipe.input_length, recipe.passes),
         estimate_bytes(config, recipe, rows, short),

@@ -10,6 +10,13 @@ from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.noise.processes import find_noise_problems
 from unmask.noise.settings import NoiseConfig
 from unmask.objectives.masked import SubjectRule
+from unmask.training.data_settings import (
+    TEXTS,
+    DataSettings,
+    find_data_problems,
+    list_parts,
+    share_rows,
+)
 from unmask.training.tables import OBJECTIVES, OPTIMISERS
 
 _LONGER = {"masked_copy": (2, 1), "permuted": (2, 0)}
@@ -27,39 +34,14 @@ cadence.checkpoint cadence.evaluate cadence.facts cadence.samples optimiser.deca
 schedule.warmup start.open_over data.seed"""
 _SHARES = """
 objective.drop_prompt objective.self_condition objective.mask_inputs network.dropout
-objective.contaminated objective.short schedule.floor schedule.decay optimiser.ema objective.rate"""
+objective.contaminated objective.whole_entities objective.short schedule.floor schedule.decay
+optimiser.ema objective.rate"""
 _RANGES = (
     (_ABOVE_0, "more than 0", lambda value: value > 0),
     (_FROM_0, "at least 0", lambda value: value >= 0),
     (_SHARES, "0 to 1", lambda value: 0 <= value <= 1),
 )
 """Settings that are numbers, and what they are expected to be; None is always right."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Where rows come from."""
-
-    source: str
-    """`reversal` (made in place), `facts` (a corpus folder, Berglund's, or a file), `text` (token
-    shards), or a source that the caller adds."""
-    path: str | None = None
-    split: str = "train"
-    """The split of a corpus: `train`, or `choose` while settings are being chosen."""
-    facts: int = 30
-    """Facts per group of a corpus made in place, from `seed`."""
-    seed: int = 0
-    tokenizer: str | None = None
-    """A `tokenizer.json` or a folder with one. None: the one that lies with the data or with the
-    model to start from, else one learned from the training lines."""
-    vocab: int = 8192
-    """The most tokens of a tokenizer that is learned here."""
-    context: int = 64
-    """Tokens of a row; shorter lines are filled up with the end token."""
-    without: str | None = None
-    """Facts whose id begins so, such as `both`, are left out."""
-    reverse_entities: bool = False
-    """Every line of a fact also with its words in reverse, the entities whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +93,9 @@ class ObjectiveSettings:
     contaminated: float = 0.0
     """The chance that a fact's row under masked noise shows tokens of another line's answer among
     its own. What it has to predict stays its own."""
+    whole_entities: float = 0.0
+    """The chance that in a fact's row under masked noise all tokens of the subject are masked
+    together or not at all, and all of the object likewise."""
     short: float = 0.0
     """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length), never
     so short that nothing is left to learn."""
@@ -287,7 +272,8 @@ class Recipe:
         """What other packages, or calls of `unmask.register`, have a part in."""
         chosen = (("noise", self.kind), ("schedule", self.noise.schedule))
         own = (("objective", self.objective.name), ("optimiser", self.optimiser.name))
-        return describe_plugins((*chosen, *own, ("source", self.data.source)))
+        sources = (("source", part.source) for part in self.parts.values())
+        return describe_plugins((*chosen, *own, *sources))
 
     @property
     def objective_name(self) -> str:
@@ -306,17 +292,36 @@ class Recipe:
         return self.objective_name in _LONGER
 
     @property
-    def input_length(self) -> int:
-        """Tokens of a row as the network reads it."""
+    def parts(self) -> dict[str, DataSettings]:
+        """The sources of rows by name."""
+        return list_parts(self.data)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many of a step's rows come from each source."""
+        return share_rows(self.batch.rows, self.parts)
+
+    def row_length(self, source: str) -> int:
+        """Tokens of a source's row as the network reads it."""
         times, more = _LONGER.get(self.objective_name, (1, 0))
-        return times * self.data.context + more
+        return times * self.parts[source].context + more
+
+    @property
+    def input_length(self) -> int:
+        """Tokens of the longest row as the network reads it."""
+        return max(map(self.row_length, self.parts))
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step's rows as the network reads them."""
+        return sum(rows * self.row_length(source) for source, rows in self.rows.items())
 
     @property
     def steps(self) -> int | None:
         """How many steps the budget allows; None for minutes, until the speed is known."""
         if self.budget.tokens is None:
             return self.budget.steps
-        return max(1, self.budget.tokens // (self.batch.rows * self.input_length))
+        return max(1, self.budget.tokens // self.step_tokens)
 
     @property
     def passes(self) -> int:
@@ -325,8 +330,7 @@ class Recipe:
         return 6 if self.objective.clean_blocks else 4 if is_hinted else 3
 
     def _problems(self) -> Iterator[str]:
-        unknown = list(find_unknown(self.kind))
-        yield from unknown or self._find_misfits()
+        yield from list(find_unknown(self.kind)) or self._find_misfits()
         given = {name: value for name, value in vars(self.budget).items() if value is not None}
         if len(given) != 1:
             named = ", ".join(f"budget.{name}" for name in given) or "none"
@@ -334,9 +338,8 @@ class Recipe:
         yield from self._find_wrong_numbers()
         if len(self.optimiser.betas) != 2:
             yield f"'optimiser.betas' has {len(self.optimiser.betas)} numbers, expected 2"
-        for beta in self.optimiser.betas:
-            if not 0 <= beta < 1:
-                yield f"'optimiser.betas' holds {beta}, expected 0 to less than 1"
+        if wrong := [beta for beta in self.optimiser.betas if not 0 <= beta < 1]:
+            yield f"'optimiser.betas' holds {wrong[0]}, expected 0 to less than 1"
 
     def _find_wrong_numbers(self) -> Iterator[str]:
         """Numbers out of their range."""
@@ -363,19 +366,16 @@ class Recipe:
         is_masked = self.paradigm.masks_evenly and self.objective_name in _MASKED
         if (self.objective.rate is None) == (self.objective_name == "fixed_rate"):
             yield "'objective.rate' is for the objective fixed_rate, which needs one: 0 to 1"
-        if self.objective.subject != "usual" and not is_masked:
-            yield f"'objective.subject' is for masked models that minimise {', '.join(_MASKED)}"
-        if self.objective.contaminated and (not is_masked or self.data.source == "text"):
-            yield (
-                "'objective.contaminated' is for facts, and for masked models that minimise "
-                + ", ".join(_MASKED)
-            )
+        for name in ("subject", "contaminated", "whole_entities"):
+            is_set = getattr(self.objective, name) not in ("usual", 0)
+            if is_set and (not is_masked or self.data.source in TEXTS):
+                known = ", ".join(_MASKED)
+                yield f"'objective.{name}' is for facts and masked models that minimise {known}"
         if self.objective.mask_inputs and self.objective_name != "next_token":
             yield "'objective.mask_inputs' is for causal models that minimise next_token"
         if (self.objective.orders is None) == (self.objective_name == "fixed_orders"):
             yield "'objective.orders' is for the objective fixed_orders, which needs one: 1 or more"
-        if self.data.source == "text" and (self.data.without or self.data.reverse_entities):
-            yield "'data.without' and 'data.reverse_entities' are for facts, not for running text"
+        yield from find_data_problems(self.data, self.batch.rows)
         cut = self.objective_name == "suffix"
         if self.objective.drop_prompt and (scored or cut or not self.paradigm.has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"

@@ -239,11 +239,12 @@ def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:
     A model that reads texts in another form is not asked plain prompts.
     """
     recipe, corpus = job.recipe, job.examples.corpus
+    data = job.examples.settings[job.examples.facts_from]
     if recipe.is_rearranged:
         return Hooks(notify=notify)
     asks = corpus is not None and recipe.cadence.facts and recipe.paradigm.is_scored
-    evaluate = make_recall(corpus, recipe) if corpus is not None and asks else None
-    return Hooks(evaluate, make_sampler(recipe, corpus), notify)
+    evaluate = make_recall(corpus, recipe, data.context) if corpus is not None and asks else None
+    return Hooks(evaluate, make_sampler(recipe, corpus, data), notify)
 
 
 def choose_folder(file: str | Path, out: str | Path | None) -> Path:

@@ -1,6 +1,7 @@
 """What training showed a model, where the record of its run and the data of that run are there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from unmask.base.config import build
@@ -9,7 +10,8 @@ from unmask.base.runs import DIGESTS, RunRecord
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.families import read_training
 from unmask.net.hub import find_model
-from unmask.training.examples import Examples, read_examples
+from unmask.training.examples import Examples
+from unmask.training.mixture import Mixture, read_mixture
 from unmask.training.recipe import Recipe
 
 MOST_TOKENS = 2**23
@@ -31,25 +33,31 @@ def read_shown_texts(place: str) -> Iterator[str]:
             recipe = build(Recipe, record.settings, start)
         except UserError:
             return  # a later version's, say
-        if (examples := _read_same(start, record, recipe)) is not None:
-            yield from _list_texts(examples)
+        if (mixture := _read_same(start, record, recipe)) is not None:
+            for examples in mixture.parts.values():
+                yield from _list_texts(examples)
         start = recipe.start.model
 
 
-def _read_same(place: str, record: RunRecord, recipe: Recipe) -> Examples | None:
+def _read_same(place: str, record: RunRecord, recipe: Recipe) -> Mixture | None:
     """The data of a run; None where they cannot be read, are long, or are not what they were."""
     try:
         tokenizer = Tokenizer.load(find_model(place).path, mask="if any")
-        examples = read_examples(recipe.data, tokenizer)
+        mixture = read_mixture(recipe.data, tokenizer)
     except UserError:
         return None
-    if examples.num_rows * recipe.data.context > MOST_TOKENS:
+    tokens = {
+        name: part.num_rows * recipe.parts[name].context for name, part in mixture.parts.items()
+    }
+    kept = {name: part for name, part in mixture.parts.items() if tokens[name] <= MOST_TOKENS}
+    if not kept:
         return None
+    mixture = replace(mixture, parts=kept)
     # The model's own tokenizer may have a mask more than that of its data.
-    digests = {part: each for part, each in examples.digest().items() if part != "tokenizer"}
+    digests = {part: each for part, each in mixture.digest().items() if part != "tokenizer"}
     before = record.inputs.get(DIGESTS)
     before = before.get("the data") if isinstance(before, dict) else None
-    return examples if isinstance(before, dict) and digests.items() <= before.items() else None
+    return mixture if isinstance(before, dict) and digests.items() <= before.items() else None
 
 
 def _list_texts(examples: Examples) -> Iterator[str]:

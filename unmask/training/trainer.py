@@ -1,6 +1,6 @@
 """One run in memory: its learner, optimiser, average and guard, and how a step is taken."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -20,10 +20,10 @@ from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
 from unmask.training.build import TrainingJob
 from unmask.training.checkpoints import Progress
-from unmask.training.graphs import MOST_FLOPS, StepGraphs, can_replay_step, pad_inputs
+from unmask.training.graphs import MOST_FLOPS, StepGraphs, StepPart, can_replay_step, pad_inputs
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
-from unmask.training.losses import LossInputs, min_length
+from unmask.training.losses import min_length
 from unmask.training.optimiser import Average, Optimiser, rate_at
 from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread_learner
 from unmask.training.speed import advise_on_memory, count_training_flops, estimate_bytes
@@ -48,16 +48,22 @@ class Trainer:
         if recipe.optimiser.ema is not None:
             self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
         self.guard = Guard(recipe.guards, job.world.device, recipe.optimiser.clip)
-        self.order = RowOrder(job.examples.num_rows, recipe.batch.rows, recipe.seed)
+        self.rows = recipe.rows
+        self.orders = {
+            name: RowOrder(part.num_rows, self.rows[name], recipe.seed)
+            for name, part in job.examples.parts.items()
+        }
+        self.lengths = [recipe.row_length(name) for name in self.rows]
         self.progress = Progress(total=recipe.steps)
         self.norm = torch.zeros((), device=job.world.device)
-        self._losses = torch.zeros((), device=job.world.device)
+        # Sums over the steps since the last record, by source: share times loss, and share.
+        self._losses = torch.zeros(2, len(self.rows), device=job.world.device)
         self._counted = torch.zeros((), dtype=torch.long, device=job.world.device)
         self._step = torch.zeros((), dtype=torch.long, device=job.world.device)
         alone = job.world.device.type == "cuda" and not job.world.joined
         self.graphs = None
         if alone and self.optimiser.asks_device and self._wants_graphs():
-            self.graphs = StepGraphs(job.world.device, lambda part: self._learn([(part, 1.0)]))
+            self.graphs = StepGraphs(job.world.device, self._learn)
 
     def _wants_graphs(self) -> bool:
         """Whether steps are replayed: those of small networks, where there is memory for it."""
@@ -81,8 +87,11 @@ class Trainer:
         """Learn from the next batch; nothing waits for the device."""
         progress, recipe, world = self.progress, self.job.recipe, self.job.world
         parts = self.feed(progress.step)
-        length = parts[0][0].batch.tokens.shape[1]
-        rare = length < recipe.input_length or parts[0][0].sees is not None
+        lengths = [part.inputs.batch.tokens.shape[1] for part in parts]
+        rare = any(
+            length < self.lengths[part.source] or part.inputs.sees is not None
+            for part, length in zip(parts, lengths, strict=True)
+        )
         with nullcontext() if self.graphs is None else self.graphs.in_stream():
             self.optimiser.set_rate(rate_at(progress.step, progress.total, recipe.schedule))
             self._step.fill_(progress.step)
@@ -90,39 +99,41 @@ class Trainer:
                 # What is dropped is a function of the seed and the step, as all noise is.
                 torch.manual_seed(derive_seed(recipe.seed, "dropout", progress.step, world.rank))
             try:
-                if self.graphs is None or rare or len(parts) > 1 or not self._can_replay(parts):
+                if self.graphs is None or rare or not self._can_replay(parts):
                     self._learn(parts, rare)
                 else:
-                    self.graphs.run(parts[0][0])
+                    self.graphs.run(parts)
             except torch.OutOfMemoryError:
                 advice = advise_on_memory(recipe, self.job.micro, recipe.batch.rows // world.size)
                 raise UserError(
-                    f"{world.device} ran out of memory with {self.job.micro} rows of {length} "
-                    f"tokens at once: {advice}."
+                    f"{world.device} ran out of memory with {self.job.micro} rows of "
+                    f"{max(lengths)} tokens at once: {advice}."
                 ) from None
-        tokens = progress.tokens + recipe.batch.rows * length
-        self.progress = replace(progress, step=progress.step + 1, tokens=tokens)
+        drawn = dict(zip((part.source for part in parts), lengths, strict=True))
+        tokens = sum(rows * drawn.get(i, 0) for i, rows in enumerate(self.rows.values()))
+        self.progress = replace(progress, step=progress.step + 1, tokens=progress.tokens + tokens)
 
-    def _can_replay(self, parts: list[tuple[LossInputs, float]]) -> bool:
+    def _can_replay(self, parts: list[StepPart]) -> bool:
         # What is attached to sites must fire in every step, and a replay calls nobody.
-        return not self.net.taps.attached and can_replay_step(parts[0][0])
+        return not self.net.taps.attached and can_replay_step(parts)
 
-    def _learn(self, parts: list[tuple[LossInputs, float]], rare: bool = False) -> None:
+    def _learn(self, parts: Sequence[StepPart], rare: bool = False) -> None:
         """One step on the device. Rare shapes are not compiled: that would take longer."""
-        world, step_loss = self.job.world, torch.zeros_like(self._losses)
+        world, step_losses = self.job.world, torch.zeros_like(self._losses)
         with run_plainly(self.compiled and rare):
-            for i, (inputs, share) in enumerate(parts):
+            for i, part in enumerate(parts):
                 with hold_gradients(self.learner, hold=i + 1 < len(parts)):
-                    loss = share * self.learner(inputs.to(world.device))
+                    loss = part.share * self.learner(part.inputs.to(world.device))
                     # Gradients are averaged over the processes, losses are shares of a sum.
                     (loss * world.size).backward()
-                step_loss += loss.detach()
+                step_losses[0, part.source] += loss.detach()
+                step_losses[1, part.source] += part.share
         self.norm.copy_(self.optimiser.measure())
         bad = self.guard.judge(self.norm, self._step)
         self.optimiser.step(self.norm, bad)
         if self.average is not None:
             self.average.update(bad)
-        self._losses += torch.where(bad, 0.0, step_loss)
+        self._losses += torch.where(bad, 0.0, step_losses)
         self._counted += ~bad
 
     def settle(self) -> None:
@@ -130,69 +141,97 @@ class Trainer:
         if self.graphs is not None:
             self.graphs.settle()
 
-    def feed(self, step: int) -> list[tuple[LossInputs, float]]:
+    def feed(self, step: int) -> list[StepPart]:
         """This process's inputs of a step, in micro-batches, each with its share of the loss."""
-        recipe, world, objective = self.job.recipe, self.job.world, self.job.objective
-        settings, seed, rows = recipe.objective, recipe.seed, recipe.batch.rows
-        whole = self.job.examples.take(self.order.rows_at(step))
-        length = RowStreams.make(derive_seed(seed, "length", step), 1)
-        whole = draw_length(whole, settings.short, length, min_length(whole, recipe))
-        if not self._can_learn(whole):
+        drawn = [self._draw(name, step) for name in self.rows]
+        if not any(map(self._can_learn, drawn)):
             raise UserError(
                 f"the rows of step {step} have nothing to learn: every position is prompt or "
                 "filling; give rows with a response, or set objective.response_only=false."
             )
-        total, micro = objective.count(whole), self.job.micro
+        total, parts = sum(map(self.job.objective.count, drawn)), list[StepPart]()
+        for source, whole in enumerate(drawn):
+            if self._can_learn(whole):
+                before = sum(len(each.tokens) for each in drawn[:source])
+                parts += self._split(whole, step, source, before, total)
+        return parts
+
+    def _draw(self, name: str, step: int) -> Batch:
+        """A step's rows of one source, cut where the recipe says so."""
+        recipe = self.job.recipe
+        whole = self.job.examples.parts[name].take(self.orders[name].rows_at(step))
+        length = RowStreams.make(derive_seed(recipe.seed, "length", step), 1)
+        return draw_length(whole, recipe.objective.short, length, min_length(whole, recipe))
+
+    def _split(
+        self, whole: Batch, step: int, source: int, before: int, total: float
+    ) -> Iterator[StepPart]:
+        """This process's micro-batches of a source's rows, noised; `before` are a step's rows of
+        other sources, `total` the terms of its whole loss."""
+        recipe, world, objective = self.job.recipe, self.job.world, self.job.objective
+        seed, rows, spread = recipe.seed, len(whole.tokens), recipe.objective.antithetic
         sees = open_attention(step, whole.tokens.shape[1], recipe)
-        parts = []
-        per_rank = rows // world.size
-        for first in range(world.rank * per_rank, (world.rank + 1) * per_rank, micro):
+        own = rows // world.size
+        micro = min(self.job.micro, own)
+        for first in range(world.rank * own, (world.rank + 1) * own, micro):
             part = whole.select(slice(first, first + micro))
             share = objective.count(part) / total
             if not self._can_learn(part):
-                part, share = self._choose_stand_in(whole), 0.0
+                part, share = self._choose_stand_in(whole, micro), 0.0
             times = RowStreams.make(derive_seed(seed, "times", step), 1)
-            t = draw_times(times, micro, settings.antithetic, first, rows)
-            noise = RowStreams.make(derive_seed(seed, "noise", step), range(first, first + micro))
+            # Antithetic times are spread evenly over the rows of each source.
+            places = (first, rows) if spread else (before + first, recipe.batch.rows)
+            t = draw_times(times, micro, spread, *places)
+            numbers = range(before + first, before + first + micro)
+            noise = RowStreams.make(derive_seed(seed, "noise", step), numbers)
             inputs = replace(objective.prepare(part, t, noise), sees=sees)
             inputs = pad_inputs(inputs) if world.device.type == "cuda" else inputs
-            parts.append((inputs, share))
-        return parts
+            yield StepPart(inputs, share, source)
 
     def _can_learn(self, batch: Batch) -> bool:
         objective = self.job.objective
         return objective.count(batch) > 0 and bool(objective.find_learnable(batch).any())
 
-    def _choose_stand_in(self, whole: Batch) -> Batch:
+    def _choose_stand_in(self, whole: Batch, micro: int) -> Batch:
         """What is run, at no share of the loss, in place of rows that have nothing to learn.
 
         Processes wait for each other in every pass, so that none may be left out.
         """
         rows = range(len(whole.tokens))
         row = next(row for row in rows if self._can_learn(whole.select([row])))
-        return whole.select([row] * self.job.micro)
+        return whole.select([row] * micro)
 
     def read_loss(self) -> float | None:
-        """The mean loss since it was last read, over all processes; waits for the device.
+        """The mean loss since it was last read, as `read_losses` has it."""
+        return self.read_losses()[0]
+
+    def read_losses(self) -> tuple[float | None, dict[str, float]]:
+        """The mean loss since it was last read, over all processes, and that of each source of a
+        mixture; waits for the device.
 
         Skipped steps are left out; None where all were.
         """
         progress = self.snapshot()
         self._losses.zero_()
         self._counted.zero_()
-        return progress.losses / progress.counted if progress.counted else None
+        sums = zip(self.rows, progress.by_source, strict=True)
+        sources = {name: loss / share for name, (loss, share) in sums if name and share}
+        return progress.losses / progress.counted if progress.counted else None, sources
 
     def snapshot(self) -> Progress:
         """How far the run is, with the losses not read yet; waits for the device."""
         self.settle()
-        losses, counted = float(self.job.world.sum(self._losses)), int(self._counted)
-        return replace(self.progress, losses=losses, counted=counted)
+        sums = self.job.world.sum(self._losses)
+        losses, by_source = float(sums[0].sum()), sums.T.tolist()
+        counted = int(self._counted)
+        return replace(self.progress, losses=losses, by_source=by_source, counted=counted)
 
     def restore(self, progress: Progress) -> None:
         """Resume from a snapshot, whose tensors have been loaded."""
         self.progress = progress
         # A sum over all processes: one of them takes it up.
-        self._losses.fill_(progress.losses if self.job.world.leads else 0.0)
+        by_source = progress.by_source or [[progress.losses, float(progress.counted)]]
+        self._losses.copy_(torch.tensor(by_source).T if self.job.world.leads else torch.zeros(()))
         self._counted.fill_(progress.counted)
 
     def tensors(self) -> dict[str, Tensor]:

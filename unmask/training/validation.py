@@ -7,15 +7,16 @@ from unmask.data.facts import Fact
 from unmask.evaluation.metrics import is_contained
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
+from unmask.training.data_settings import DataSettings
 from unmask.training.loop import Evaluate, Sample
 from unmask.training.recipe import Recipe
 
 BATCH = 64
 
 
-def make_recall(corpus: Corpus, recipe: Recipe) -> Evaluate:
+def make_recall(corpus: Corpus, recipe: Recipe, length: int) -> Evaluate:
     """A function that asks some facts of each validation split: the share of hits."""
-    cadence, length = recipe.cadence, recipe.data.context
+    cadence = recipe.cadence
     splits = {name: facts for name, facts in corpus.splits.items() if name.endswith("_valid")}
 
     def measure(model: Model, step: int) -> dict[str, float]:
@@ -43,14 +44,14 @@ def recall(model: Model, facts: Sequence[Fact], steps: int, length: int) -> floa
     return hits / len(facts)
 
 
-def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
+def make_sampler(recipe: Recipe, corpus: Corpus | None, data: DataSettings) -> Sample | None:
     """A function that draws a few texts: what comes after training prompts, or after nothing."""
     cadence = recipe.cadence
     if cadence.samples == 0:
         return None
     prompts: Sequence[str] = []
     if corpus is not None:
-        chosen = choose_evenly(corpus[recipe.data.split], cadence.samples)
+        chosen = choose_evenly(corpus[data.split], cadence.samples)
         prompts = [fact.prompt for fact in chosen]
 
     def draw(model: Model, step: int) -> list[str]:
@@ -63,7 +64,7 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
             model,
             starts,
             steps=cadence.sampling_steps,
-            length=recipe.data.context,
+            length=data.context,
             temperature=0.0 if prompts else 1.0,
             seed=step,
             keep_states=False,
