@@ -38,6 +38,7 @@ from unmask.data.facts import (
     find_words,
     list_sides,
 )
+from unmask.data.far_questions import make_far_splits
 
 _TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
 _TEST: dict[str, tuple[str, Trained]] = {
@@ -88,7 +89,8 @@ def read_reversal_files(folder: str | Path) -> Corpus:
     if corpus is None:
         corpus = _derive(folder, names)
         _keep(corpus, cached)
-    return replace(corpus, source=f"reversal-curse files in {folder}")
+    splits = corpus.splits | make_far_splits(corpus.splits)
+    return replace(corpus, source=f"reversal-curse files in {folder}", splits=splits)
 
 
 def _read_cached(name: str) -> Corpus | None:
