@@ -72,16 +72,22 @@ def read_mixture(
     Without one, the first source's tokenizer is that of all.
     """
     settings, parts = list_parts(data), dict[str, Examples]()
-    for name, own in settings.items():
-        parts[name] = part = read_examples(own, known, has_foreign)
+    for name, data in settings.items():
+        parts[name] = part = read_examples(data, known, has_foreign)
         known = known or part.tokenizer
-        if len(settings) > 1 and part.tokenizer.vocab_size != known.vocab_size:
+        own, others = map(_count_tokens, (part.tokenizer, known))
+        if own != others:
             raise UserError(
-                f"data.sources.{name} has a tokenizer of {part.tokenizer.vocab_size} tokens, the "
-                f"others one of {known.vocab_size}: expected one for all, by data.tokenizer."
+                f"data.sources.{name} has a tokenizer of {own} tokens, the others one of {others}: "
+                "expected one for all; name it by data.tokenizer."
             )
     mixture = Mixture(parts, settings)
     return mixture if len(parts) == 1 else mixture.change(fill_in)
+
+
+def _count_tokens(tokenizer: Tokenizer) -> int:
+    """Without a mask behind the vocabulary, which is the model's."""
+    return tokenizer.vocab_size - (tokenizer.mask_id == tokenizer.vocab_size - 1)
 
 
 def fill_in(examples: Examples) -> Examples:
