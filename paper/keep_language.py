@@ -1,6 +1,7 @@
 """Facts learned without losing the language: what was tried, on one opening with one seed.
 
-    python paper/keep_language.py RECIPE --opened MODEL --plain MODEL --facts FOLDER --shards FOLDER --text FILE --out OUT
+    python paper/keep_language.py RECIPE --opened MODEL --plain MODEL --read MODEL --facts FOLDER --shards FOLDER \
+        --text FILE --tries FILE --out OUT
 
 Every try is the recipe with some settings changed, trained on the split `choose`, asked the
 validation splits in near and far phrasings, and judged by its bound on held-out text. OUT/tries.json
@@ -24,6 +25,8 @@ from unmask.blocks.tidy import select
 from unmask.data.corpus import TESTS
 
 VALIDATION = tuple(f"{test}{ending}" for test in TESTS for ending in ("_valid", "_far_valid"))
+PLACES = ("opened", "plain", "read", "facts", "shards")
+"""Folders that a change names in capitals; `recipe=` and `model=` name another recipe or a model to judge as it is."""
 METRICS = ("hit", "content", "surname")
 
 
@@ -33,27 +36,30 @@ def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> d
 
     language_parts.OPENED = str(options.opened)
     begun, run = time.perf_counter(), options.out / "runs" / name
-    plain = "start.plain" in changes
     given = {
-        "start.model": options.plain if plain else options.opened,
+        "start.model": options.opened,
         "data.sources.facts.path": options.facts,
         "data.sources.text.path": options.shards,
         "data.sources.facts.split": "choose",
         "cadence.facts": 0, "cadence.samples": 0, "cadence.checkpoint": 0, "cadence.evaluate": 0,
     }  # fmt: skip
     settings = [f"{key}={value}" for key, value in given.items()]
-    settings += [
-        each.replace("SHARDS", str(options.shards)).replace("FACTS", str(options.facts))
-        for each in changes
-        if each != "start.plain"
-    ]
+    recipe, model = options.recipe, run / "model"
+    for change in changes:
+        for word in PLACES:
+            change = change.replace(word.upper(), str(getattr(options, word)))
+        if change.startswith("recipe="):
+            recipe = change.removeprefix("recipe=")
+        elif change.startswith("model="):
+            model = Path(change.removeprefix("model="))
+        else:
+            settings.append(change)
     line: dict[str, Any] = {"name": name, "changes": list(changes)}
-    if name != "opened":
-        unmask.train(options.recipe, run, *settings, fresh=True)
+    if model == run / "model":
+        unmask.train(recipe, run, *settings, fresh=True)
         records = unmask.training.journal.read_journal(run)
         line["losses"] = {k: v for k, v in records[-1].items() if k.startswith("loss")}
         line["training_seconds"] = records[-1]["seconds"]
-    model = run / "model" if name != "opened" else options.opened
     result = unmask.recall(
         f"model={model}", data=options.facts, splits=VALIDATION, steps=(16,), controls=False,
         limit=options.prompts, out=run / "asked", fresh=True,
@@ -73,7 +79,7 @@ def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("recipe")
-    for name in ("opened", "plain", "facts", "shards", "text", "out"):
+    for name in (*PLACES, "text", "out"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--tries", type=Path, help="a YAML file: a list of changes by name")
     parser.add_argument("--processes", type=int, default=4)
