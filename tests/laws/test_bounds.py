@@ -59,7 +59,7 @@ def test_masked_reverse_process_is_random_order(name):
     """For masked noise the exact law is the mean over orders: no steps, no limit."""
     language = Language(DISCRETE[name], length=2, seed=1)
     network = language.random_network()
-    scorer = Scorer(tabulate(language, network(0.5)), language.process)
+    scorer = Scorer(read_table(language, network(0.5)), language.process)
     orders = list(permutations(range(language.length)))
     chains = torch.tensor(
         [[scorer.chain(text, order=order).nll for order in orders] for text in language.texts]
@@ -89,6 +89,12 @@ def tabulate(language: Language, logits: torch.Tensor):
     return lambda xt: logits[index[tuple(xt.movedim(-1, 0))]]
 
 
+def read_table(language: Language, logits: torch.Tensor):
+    """Such a network as a scorer reads it: states and positions to the logits there."""
+    table = tabulate(language, logits)
+    return lambda xt, at: table(xt)[at]
+
+
 @pytest.mark.parametrize("name", ["masked", "hybrid"])
 def test_ancestral_sampling_reproduces_the_law(name):
     language = Language(DISCRETE[name], length=2, seed=2)
@@ -110,7 +116,7 @@ def test_ancestral_sampling_reproduces_the_law(name):
 def test_estimators_agree_and_know_their_error():
     language = Language(Masked(K, K), length=3, seed=3)
     network = language.random_network()
-    scorer = Scorer(tabulate(language, network(0.5)), language.process)
+    scorer = Scorer(read_table(language, network(0.5)), language.process)
     text = language.texts[14]
     wanted = float(language.bound(network)[14])
     for estimate in (
@@ -127,7 +133,7 @@ def test_estimators_agree_and_know_their_error():
 def test_conditional_likelihood():
     """With a token given, the oracle's chain rule is the exact conditional probability."""
     language = Language(Masked(K, K), length=2, seed=5)
-    scorer = Scorer(tabulate(language, language.oracle(0.5)), language.process)
+    scorer = Scorer(read_table(language, language.oracle(0.5)), language.process)
     law = language.law.view(K, K)
     given = torch.tensor([True, False])
     for i, text in enumerate(language.texts):
@@ -146,7 +152,9 @@ def test_guided_likelihood():
     table = tabulate(language, language.oracle(0.5))
     given = torch.tensor([True, False])
     text = language.texts[5]
-    found = Scorer(table, language.process, guidance=0.7).chain(text, given).nll
+    found = (
+        Scorer(lambda xt, at: table(xt)[at], language.process, guidance=0.7).chain(text, given).nll
+    )
     with_it = table(torch.tensor([[int(text[0]), K]]))[0, 1]
     without = table(torch.tensor([[K, K]]))[0, 1]
     mixed = (without + 1.7 * (with_it - without)).log_softmax(-1)
@@ -270,7 +278,7 @@ def test_rolling_gives_all_the_context_it_can():
 def test_reported_errors_are_the_spread():
     """Over many seeds the estimates spread as their standard errors say; strata are not ignored."""
     language = Language(Masked(K, K), length=3, seed=3)
-    scorer = Scorer(tabulate(language, language.random_network()(0.5)), language.process)
+    scorer = Scorer(read_table(language, language.random_network()(0.5)), language.process)
     for method in (scorer.bernoulli, scorer.exact_k):
         estimates = [method(language.texts[14], None, 24, 8, seed) for seed in range(60)]
         spread = torch.tensor([e.nll for e in estimates]).std()
@@ -279,7 +287,7 @@ def test_reported_errors_are_the_spread():
 
 
 def test_scorer_refuses_what_it_cannot_score():
-    scorer = Scorer(lambda xt: torch.zeros(*xt.shape, K), Masked(K, K))
+    scorer = Scorer(lambda xt, at: torch.zeros(int(at.sum()), K), Masked(K, K))
     pair, one, both = torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([True, True])
     guided = Scorer(scorer.logits, scorer.process, 0.5)
     is_open = Masked(K, K, schedules.GeometricSchedule())
@@ -290,7 +298,7 @@ def test_scorer_refuses_what_it_cannot_score():
         (lambda: scorer.exact_k(pair, repeats=1), "give no standard error"),
         (lambda: guided.chain(one), "needs a prompt"),
         (lambda: Scorer(scorer.logits, is_open), "open ends"),
-        (lambda: score_causal(scorer.logits, one, ~both[:1]), "first token"),
+        (lambda: score_causal(torch.zeros_like, one, ~both[:1]), "first token"),
         (lambda: score_rolling(scorer.chain, torch.arange(9), 4, 4), "a stride of 4 does not fit"),
     ):
         with pytest.raises(UserError, match=said):

@@ -43,7 +43,7 @@ def test_answers_of_one_length_sum_to_one(model):
 def test_chains_agree_with_the_scorer():
     """On a canvas that the text fills, in any order of writing."""
     model = make(causal=False)
-    scorer = Scorer(model.logits, Masked(V - 1, V - 1))
+    scorer = Scorer(lambda xt, at: model.logits(xt, at=at), Masked(V - 1, V - 1))
     text = [3, 1, 4, 1, 5, 0]
     for order in ([2, 3, 4, 5], [5, 2, 4], [0, 1, 2, 3, 4, 5]):
         (terms,) = score_chains(model, [Chain(text, order)], len(text))
@@ -79,7 +79,9 @@ def test_the_public_likelihood_is_the_scorer_s(method):
     assert unmask.likelihood(twin, text, torch.tensor(prompt), method, seed=3) == exact
     more, found = {} if method == "chain" else {"seed": 3}, []
     for guidance in (0.0, 0.5):
-        scorer = Scorer(model.logits, Masked(V - 1, V - 1), guidance=guidance)
+        scorer = Scorer(
+            lambda xt, at: model.logits(xt, at=at), Masked(V - 1, V - 1), guidance=guidance
+        )
         found.append(unmask.likelihood(model, text, prompt, method, guidance=guidance, seed=3))
         assert found[-1] == getattr(scorer, method)(x0, given, **more)
     assert found[0] != found[1] and found[0].tokens == 3
@@ -88,7 +90,7 @@ def test_the_public_likelihood_is_the_scorer_s(method):
 def test_likelihoods_of_an_order_and_their_mistakes():
     model, causal = make(causal=False), make(causal=True)
     near: Any = "exactk"
-    scorer = Scorer(model.logits, Masked(V - 1, V - 1))
+    scorer = Scorer(lambda xt, at: model.logits(xt, at=at), Masked(V - 1, V - 1))
     x0 = torch.tensor([1, 4, 0, 5])
     found = unmask.likelihood(model, [4, 0, 5], [1], "chain", [2, 0, 1])
     assert found == scorer.chain(x0, torch.arange(4) < 1, [3, 1, 2])

@@ -29,8 +29,8 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import check_clean_tokens
 from unmask.noise.schedules import Schedule, check_closed
 
-Logits = Callable[[Tensor], Tensor]
-"""x_t [B, L] to logits [B, L, V]."""
+Logits = Callable[[Tensor, Tensor], Tensor]
+"""x_t [B, L] and which n of its positions are read [B, L] to logits [n, V]."""
 Method = Literal["exact_k", "bernoulli", "chain"]
 TextOrIds = str | Sequence[int] | Tensor
 """A text, or its token ids."""
@@ -95,7 +95,7 @@ class Scorer:
         """The bound by one of the two ways of masking, its times or numbers in even strata."""
         unknown = self._find_unknown(x0, given)
         hidden, weight = draw_masks(method, unknown, strata, repeats, seed, self.process.schedule)
-        costs = weight * self._sum_hidden(x0, hidden, unknown)
+        costs = -weight * self._score(x0, hidden, hidden, unknown)
         return combine_repeats(costs, repeats, int(unknown.sum()))
 
     bernoulli = partialmethod(_estimate, "bernoulli")
@@ -139,8 +139,8 @@ class Scorer:
         #    known beforehand, so that they run as batches, not one after the other.
         hidden = rank >= rows[:, None]
         # 3. Of each row only the token that its step writes counts.
-        logp = self._score(x0, hidden, unknown)
-        return Estimate(-float(logp[rows, steps].sum()), 0.0, len(order))
+        logp = self._score(x0, hidden, rank == rows[:, None], unknown)
+        return Estimate(-float(logp.sum()), 0.0, len(order))
 
     def _find_unknown(self, x0: Tensor, given: Tensor | None) -> Bool[Tensor, "L"]:
         check_clean_tokens(x0, self.process.num_states, self.process.mask_id)
@@ -151,25 +151,26 @@ class Scorer:
             raise UserError("guidance needs a prompt: give some tokens, or use guidance 0.")
         return unknown
 
-    def _sum_hidden(self, x0: Tensor, hidden: Tensor, unknown: Tensor) -> Float[Tensor, "R"]:
-        logp = self._score(x0, hidden, unknown)
-        return -torch.where(hidden, logp, 0.0).sum(-1)
-
     @torch.no_grad()
-    def _score(self, x0: Tensor, hidden: Tensor, unknown: Tensor) -> Float[Tensor, "R L"]:
-        """log p of every true token in rows that hide some of them."""
-        scores = []
-        for rows in hidden.split(self.batch):
+    def _score(
+        self, x0: Tensor, hidden: Tensor, read: Tensor, unknown: Tensor
+    ) -> Float[Tensor, "R"]:
+        """log p of the true tokens where each row is read, summed: rows hide some of the tokens.
+
+        Logits take V numbers a position: they are computed where they are read, nowhere else.
+        """
+        sums = []
+        for rows, at in zip(hidden.split(self.batch), read.split(self.batch), strict=True):
             xt = torch.where(rows, self.process.mask_id, x0)  # [b, L]
-            logits = self.logits(xt).double()  # [b, L, V]: in float32 long sums would drift
+            logits = self.logits(xt, at).double()  # [n, V]: in float32 long sums would drift
             if self.guidance:
                 # The second pass hides what was given and shows what was written so far.
                 shown = unknown | (torch.arange(len(unknown), device=xt.device) < self.kept)
-                without = self.logits(torch.where(shown, xt, self.process.mask_id)).double()
-                logits = mix(logits, without, self.guidance)
-            logp = self.process.predict(logits)
-            scores.append(logp.gather(-1, x0.expand_as(rows)[..., None])[..., 0])
-        return torch.cat(scores)
+                without = torch.where(shown, xt, self.process.mask_id)
+                logits = mix(logits, self.logits(without, at).double(), self.guidance)
+            logp = self.process.predict(logits).gather(-1, x0.expand_as(at)[at][:, None])
+            sums.append(logp.new_zeros(at.shape).masked_scatter_(at, logp).sum(-1))
+        return torch.cat(sums)
 
 
 def draw_masks(
@@ -208,7 +209,9 @@ def combine_repeats(costs: Float[Tensor, "R"], repeats: int, tokens: int) -> Est
 
 @torch.no_grad()
 def score_causal(
-    logits: Logits, x0: Int[Tensor, "L"], given: Bool[Tensor, "L"] | None = None
+    logits: Callable[[Tensor], Tensor],
+    x0: Int[Tensor, "L"],
+    given: Bool[Tensor, "L"] | None = None,
 ) -> Estimate:
     """-log p under an autoregressive model, whose row i predicts position i + 1: exact.
 
@@ -283,9 +286,7 @@ def make_scorer(model: Model, length: int, guidance: float = 0.0, kept: int = 0)
 
 def _condition_on_time(model: Model) -> Logits:
     """The model's logits; a network that takes the time gets the one when as many are masked."""
-    if not model.net.config.time:
-        return model.logits
-    return lambda tokens: model.logits(tokens, t=model.find_time(tokens))
+    return lambda tokens, at: model.logits(tokens, at=at, t=model.find_time(tokens))
 
 
 @check_arguments(strata=(1, 1_000_000), repeats=(1, 1_000_000), seed=(0, LARGEST))
