@@ -1,11 +1,12 @@
 """Facts learned without losing the language: what was tried, on one opening with one seed.
 
-    python paper/keep_language.py RECIPE --opened MODEL --plain MODEL --read MODEL --facts FOLDER --shards FOLDER \
-        --text FILE --tries FILE --out OUT
+    python paper/keep_language.py RECIPE --opened MODEL --plain MODEL --read MODEL \
+        --facts FOLDER --shards FOLDER --text FILE --tries FILE --out OUT
 
 Every try is the recipe with some settings changed, trained on the split `choose`, asked the
-validation splits in near and far phrasings, and judged by its bound on held-out text. OUT/tries.json
-is the log: what stands there is not tried again. `--processes` tries run side by side.
+validation splits in near and far phrasings, and judged by its bound on held-out text.
+OUT/tries.json is the log: what stands there is not tried again. `--processes` tries run side by
+side.
 """
 
 import argparse
@@ -21,12 +22,12 @@ from typing import Any
 import unmask
 from unmask.base.files import write_json
 from unmask.base.reading import parse_yaml, read_json, read_text
-from unmask.blocks.tidy import select
 from unmask.data.corpus import TESTS
 
 VALIDATION = tuple(f"{test}{ending}" for test in TESTS for ending in ("_valid", "_far_valid"))
 PLACES = ("opened", "plain", "read", "facts", "shards")
-"""Folders that a change names in capitals; `recipe=` and `model=` name another recipe or a model to judge as it is."""
+"""Folders that a change names in capitals; `recipe=` names another recipe, `model=` a model to
+judge as it is."""
 METRICS = ("hit", "content", "surname")
 
 

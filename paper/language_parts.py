@@ -54,7 +54,7 @@ class Anchored(MaskedObjective):
 
 
 def make_inserted(data: DataSettings) -> Examples:
-    """Lines of facts in the middle of running text: data.path has the facts, data.tokenizer text."""
+    """Lines of facts amid running text: data.path has the facts, data.tokenizer the text."""
     assert data.path is not None and data.tokenizer is not None
     tokenizer = Tokenizer.load(data.tokenizer, mask="if any")
     facts = read_corpus_folder(Path(data.path))[data.split]

@@ -19,7 +19,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.toy.language import UNITS
 from unmask.training.data_settings import DataSettings
 from unmask.training.journal import read_journal
-from unmask.training.recipes_io import list_recipes, read_recipe
+from unmask.training.recipes_io import format_recipe, list_recipes, read_recipe
 
 
 def ask(*words: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -27,9 +27,11 @@ def ask(*words: object, folder: Path | None = None) -> subprocess.CompletedProce
 
 
 def test_recipes_are_listed():
-    done = ask()
-    assert done.returncode == 0
+    done, brief = ask("--all"), ask()
+    assert done.returncode == brief.returncode == 0
     described = dict(describe_recipes())
+    assert all(name in brief.stdout for name in described)
+    assert sum("─" not in line for line in brief.stdout.splitlines()) <= 30
     assert list(described) == list_recipes() and len(set(described.values())) == len(described)
     for name, text in described.items():
         assert text.endswith(".") and len(text) <= 100 and f"{name} " in done.stdout, name
@@ -39,8 +41,13 @@ def test_recipes_are_listed():
 def test_dry_run_shows_the_plan_and_writes_nothing(tmp_path):
     done = ask("toy-masked", "optimiser.ema=0.9", "--dry-run", "--device", "cpu", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    for said in ("parameters", "FLOP", "memory for optimiser", "ema: 0.9", "kind: masked"):
+    for said in ("parameters", "FLOP", "for optimiser", "optimiser.ema=0.9", "kind=masked"):
         assert said in done.stdout
+    assert "batch.micro" not in done.stdout, "which is the default"
+    whole = ask("toy-masked", "--dry-run", "--all", "--device", "cpu", folder=tmp_path).stdout
+    assert "micro: null" in whole and whole.endswith(
+        format_recipe(read_recipe("toy-masked")) + "\n"
+    )
     assert not list(tmp_path.iterdir())
 
 

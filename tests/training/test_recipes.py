@@ -16,9 +16,11 @@ from unmask.net.paradigm import list_kinds
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.build import prepare_job
+from unmask.training.data_settings import list_parts
 from unmask.training.loop import run_loop
 from unmask.training.parallel import World
 from unmask.training.recipes_io import (
+    format_changes,
     list_changes,
     list_recipes,
     read_recipe,
@@ -34,21 +36,23 @@ def shrink(name: str, folder) -> list[str]:
     """Settings that make a shipped recipe tiny, and the data it needs."""
     recipe = read_recipe(name)
     changes = [*NARROW, "budget={steps: 2}", "cadence.facts=0", "cadence.samples=0"]
-    if recipe.data.source == "reversal":
-        changes += ["data.facts=2", "data.vocab=600", "data.context=80"]
-    if recipe.data.source == "text":
-        text = ["The caves of Orsel are deep. The baker of Wrenmouth sings. " * 20]
-        write_shards(text, Tokenizer.train(text, 280), folder / "shards")
-        changes += [f"data.path={folder / 'shards'}", "data.context=16"]
-    if recipe.data.source == "facts":
-        corpus = make_reversal_corpus(2)
-        save_corpus(corpus, folder / "corpus", Tokenizer.train(corpus.training_texts(), 600))
-        changes += [f"data.path={folder / 'corpus'}", "data.context=80"]
+    corpus = make_reversal_corpus(2)
+    tokenizer = Tokenizer.train(corpus.training_texts(), 600)
+    for part, data in list_parts(recipe.data).items():
+        key = f"data.sources.{part}" if part else "data"
+        if data.source == "reversal":
+            changes += [f"{key}.facts=2", f"{key}.vocab=600", f"{key}.context=80"]
+        if data.source == "text":
+            text = ["The caves of Orsel are deep. The baker of Wrenmouth sings. " * 20]
+            write_shards(text, tokenizer, folder / "shards")
+            changes += [f"{key}.path={folder / 'shards'}", f"{key}.context=16"]
+        if data.source == "facts":
+            save_corpus(corpus, folder / "corpus", tokenizer)
+            changes += [f"{key}.path={folder / 'corpus'}", f"{key}.context=80"]
     if recipe.start.model is not None:
         # A shift is kept from a causal model; without one a model goes on as it is.
         causal = recipe.kind == "causal" or recipe.start.shift
-        place = folder / ("shards" if recipe.data.source == "text" else "corpus")
-        tokenizer = Tokenizer.load(place, mask="if any")
+        tokenizer = Tokenizer.load(next(folder.glob("*/tokenizer.json")), mask="if any")
         config = preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size)
         kind, mask_id = ("causal", None) if causal else ("masked", tokenizer.mask_id)
         blueprint = Blueprint(config, kind, mask_id)
@@ -76,6 +80,13 @@ def test_shipped_recipes_are_those_promised():
     # Ten times Berglund's 3,600 lines, of both twins.
     assert {each.budget.steps for each in pair} == {10 * 3600 // pair[0].batch.rows}
     assert pair[0].optimiser == pair[1].optimiser and pair[0].schedule == pair[1].schedule
+
+
+def test_changes_of_a_recipe_make_it_again():
+    for name in list_recipes():
+        recipe = read_recipe(name)
+        bare = {"kind": recipe.kind, "data": {"source": recipe.data.source}}
+        assert read_recipe(bare, format_changes(recipe).splitlines()) == recipe, name
 
 
 def test_recipes_read_back(tmp_path):

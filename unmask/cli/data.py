@@ -185,10 +185,11 @@ def make_text(
 @data.command("show")
 def show_data(
     path: Path = PLACE,
-    number: int = typer.Option(8, min=1, help="How many facts of a file to show."),
+    number: int = typer.Option(4, min=1, help="How many examples to show."),
+    show_all: bool = typer.Option(False, "--all", help="List every split of a corpus."),
 ) -> None:
     """Show what a data set holds, with examples."""
-    _show(path, number)
+    _show(path, number, show_all)
 
 
 @data.command("check")
@@ -221,9 +222,9 @@ def _save(corpus: Corpus, out: Path, vocab: int | None = None, of_words: bool = 
     _show(out)
 
 
-def _show(path: Path, number: int = 8) -> None:
+def _show(path: Path, number: int = 4, is_full: bool = False) -> None:
     from rich.console import Console
 
     from unmask.report.terminal import show_source
 
-    show_source(Console(), path, read_source(path), read_own_tokenizer(path), number)
+    show_source(Console(), path, read_source(path), read_own_tokenizer(path), number, is_full)

@@ -2,6 +2,7 @@
 
 import shlex
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ def train_recipe(
     minutes: float | None = typer.Option(None, help="Save and stop after so many minutes."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     dry_run: bool = typer.Option(False, help="Show what would be trained, and stop."),
+    show_all: bool = typer.Option(
+        False, "--all", help="List every recipe, or every setting of --dry-run."
+    ),
 ) -> None:
     """Train a model; without RECIPE the shipped ones are listed."""
     from rich.console import Console
@@ -65,13 +69,16 @@ def train_recipe(
         if words:
             raise UserError(f"no recipe was named: put one before {words[0]!r}.")
         table = Table("recipe", "what it trains")
-        for row in describe_recipes():
+        recipes = describe_recipes()
+        for row in recipes if show_all else _gather_recipes(recipes):
             table.add_row(*row)
         console.print(table)
+        if not show_all:
+            console.print("each by itself: unmask train --all")
         console.print("train one: unmask train NAME; see its settings: unmask train NAME --dry-run")
         return
     if dry_run:
-        _show_plan(console, name, resume, words, device)
+        _show_plan(console, name, resume, words, device, show_all)
         return
     folder = resume or run.choose_folder(name or "", out)
     shared: dict[str, Any] = {"fresh": fresh, "minutes": minutes, "device": device}
@@ -92,6 +99,15 @@ def train_recipe(
     if outcome is not None:
         _show_end(console, folder, outcome)
         raise typer.Exit(EXITS.get(outcome.ended, 0))
+
+
+def _gather_recipes(recipes: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Recipes whose names begin alike, in one row, which says what one that is no twin trains."""
+    groups = groupby(recipes, key=lambda recipe: recipe[0].partition("-")[0])
+    rows = [dict(group) for _, group in groups]
+    return [
+        (", ".join(row), next(text for text in row.values() if "twin" not in text)) for row in rows
+    ]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -139,14 +155,23 @@ def _describe_rest(folder: Path) -> str | None:
 
 
 def _show_plan(
-    console: "Console", name: str | None, resume: Path | None, words: list[str], device: str
+    console: "Console",
+    name: str | None,
+    resume: Path | None,
+    words: list[str],
+    device: str,
+    show_all: bool,
 ) -> None:
     from unmask.base.devices import resolve_device
     from unmask.net.hub import RECIPE
     from unmask.report.training import show_plan
     from unmask.training.plan import plan_training
-    from unmask.training.recipes_io import format_recipe, read_recipe
+    from unmask.training.recipes_io import format_changes, format_recipe, read_recipe
 
     recipe = read_recipe(name or "" if resume is None else resume / RECIPE, words)
     show_plan(console, plan_training(recipe, resolve_device(device)))
-    console.print(format_recipe(recipe), markup=False, highlight=False)
+    if show_all:
+        console.print(format_recipe(recipe), markup=False, highlight=False)
+    else:
+        console.print("settings other than the defaults; --all shows every one:")
+        console.print(format_changes(recipe), markup=False, highlight=False)

@@ -23,6 +23,7 @@ from unmask.net.counts import (
     count_weight_bytes,
 )
 from unmask.net.sites import PARTS
+from unmask.report.render_terminal import BRIEF_ROWS
 
 SUBJECT, OBJECT = "bold cyan", "bold magenta"
 
@@ -33,17 +34,18 @@ def show_source(
     source: Corpus | Shards | list[Fact],
     tokenizer: Tokenizer | None,
     number: int,
+    is_full: bool = False,
 ) -> None:
-    """Any data set, with examples: `number` facts of a file of facts."""
+    """Any data set, with `number` examples; every split of a corpus where `is_full`."""
     if isinstance(source, Corpus):
-        show_corpus(console, source, tokenizer)
+        show_corpus(console, source, tokenizer, number, is_full)
     elif isinstance(source, Shards):
         excerpt = tokenizer.decode(source.maps[0][:40].tolist()) if tokenizer else ""
         show_shards(console, str(path), source.info, excerpt)
     else:
         corpus = split_own(str(path), source)
         if len(corpus.splits) > 1:
-            _show_splits(console, corpus)
+            _show_splits(console, corpus, is_full)
         else:
             facts, lines = len({fact.fact_id for fact in source}), len(source)
             more = f" in {lines} lines" if lines != facts else ""
@@ -51,23 +53,32 @@ def show_source(
         show_facts(console, [(fact.fact_id, fact) for fact in source[:number]], tokenizer)
 
 
-def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = None) -> None:
-    """The splits with their sizes, and one example of each test."""
-    _show_splits(console, corpus)
-    tests = (split for split in corpus.tests if corpus.splits.get(split))
-    examples = [(split, corpus.splits[split][0]) for split in tests]
+def show_corpus(
+    console: Console,
+    corpus: Corpus,
+    tokenizer: Tokenizer | None = None,
+    number: int = 4,
+    is_full: bool = False,
+) -> None:
+    """The splits with their sizes, and one example of each of the first `number` tests."""
+    _show_splits(console, corpus, is_full)
+    tests = [split for split in corpus.tests if corpus.splits.get(split)]
+    examples = [(split, corpus.splits[split][0]) for split in tests[:number]]
     show_facts(console, examples, tokenizer)
 
 
-def _show_splits(console: Console, corpus: Corpus) -> None:
+def _show_splits(console: Console, corpus: Corpus, is_full: bool) -> None:
     table = Table("split", "given", "trained", "facts", "phrasings", "lines", title=corpus.source)
-    for split, facts in corpus.splits.items():
+    splits = list(corpus.splits.items())
+    for split, facts in splits if is_full else splits[:BRIEF_ROWS]:
         ways = "/".join(sorted({fact.direction for fact in facts}))
         trained = "/".join(sorted({fact.trained for fact in facts}))
         num_facts = len({fact.fact_id for fact in facts})
         phrasings = len({(fact.direction, fact.phrasing) for fact in facts})
         table.add_row(split, ways, trained, str(num_facts), str(phrasings), str(len(facts)))
     console.print(table)
+    if not is_full and len(splits) > BRIEF_ROWS:
+        console.print(f"and {len(splits) - BRIEF_ROWS} more splits, which --all shows")
 
 
 def show_facts(

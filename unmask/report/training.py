@@ -29,10 +29,10 @@ def show_plan(console: "Console", plan: "TrainingPlan") -> None:
     }
     if plan.steps is not None:
         rows["training, all"] = f"{format_number(flops * plan.tokens_per_step * plan.steps)}FLOP"
-    for what, size in plan.memory.items():
-        rows[f"memory for {what}, about"] = format_bytes(size)
     free = "" if plan.free is None else f" of {format_bytes(plan.free)} free"
     rows["memory, about"] = f"{format_bytes(sum(plan.memory.values()))}{free} on {plan.device}"
+    parts = (f"{format_bytes(size)} for {what}" for what, size in plan.memory.items())
+    rows["of it"] = ", ".join(parts)
     show_pairs(console, "what would be trained", rows)
 
 

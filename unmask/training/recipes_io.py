@@ -1,7 +1,7 @@
 """Recipes from YAML: shipped by name, one's own by path, single settings given as key=value."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
 from unmask.base.plugins import name_plugins, require_plugins
 from unmask.base.reading import parse_yaml, read_text
+from unmask.training.data_settings import DataSettings
 from unmask.training.recipe import Recipe
 
 _LENGTHS = ("budget.steps", "budget.tokens", "budget.minutes")
@@ -119,6 +120,25 @@ def format_recipe(recipe: Recipe) -> str:
     values, needed = _plain(asdict(recipe)), name_plugins(recipe.describe_plugins())
     values |= {"plugins": needed} if needed else {}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def format_changes(recipe: Recipe) -> str:
+    """Every setting that is not the default, as `key=value`, one on a line."""
+    sections = {name: each for name, each in vars(recipe).items() if is_dataclass(each)}
+    usual: dict[str, Any] = {"seed": 0, "data": asdict(DataSettings(source=""))}
+    usual |= {name: asdict(type(each)()) for name, each in sections.items() if name != "data"}
+    defaults = dict(_flatten(_plain(usual)))
+    return "\n".join(
+        f"{key}={_write_value(value)}"
+        for key, value in _flatten(_plain(asdict(recipe)))
+        if key not in defaults or defaults[key] != value
+    )
+
+
+def _write_value(value: Any) -> str:
+    """A value as one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def list_changes(before: Recipe, now: Recipe) -> list[str]:
