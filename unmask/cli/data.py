@@ -1,5 +1,6 @@
 """`unmask data make|show|check`: corpora, facts and token shards."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
@@ -7,14 +8,21 @@ import typer
 from unmask.base.files import refuse_existing
 from unmask.base.progress import announce, track
 from unmask.data.city_lines import find_city_leaks, make_city_corpus
-from unmask.data.corpus import Corpus, find_corpus_problems, save_corpus
+from unmask.data.corpus import (
+    Corpus,
+    find_corpus_problems,
+    list_trained_texts,
+    list_true_facts,
+    save_corpus,
+)
+from unmask.data.leaks import find_stated
 from unmask.data.passages import make_passages
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.reversal_corpus import make_corpus
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sets_corpus import make_sets_corpus
 from unmask.data.shards import Shards, write_shards
-from unmask.data.sources import find_own_problems, read_own_tokenizer, read_source
+from unmask.data.sources import find_own_problems, read_asked, read_own_tokenizer, read_source
 from unmask.data.stranger_files import make_strangers
 from unmask.data.swapped_files import swap_roles
 from unmask.data.text import read_documents
@@ -26,6 +34,9 @@ OUT = typer.Argument(..., callback=refuse_existing, help="The folder to make.")
 """The folder of a new data set; an existing one is refused before anything is made."""
 BERGLUND = typer.Argument(..., help="The folder of Berglund's files.")
 TEXTS = typer.Argument(..., help=".txt or .jsonl files, also .xz or .zst.")
+CHECKED = typer.Argument(
+    ..., help="A corpus folder, a shard folder, a file of facts, a recipe or a run of training."
+)
 PLACE = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts.")
 GROUP = typer.Option(30, help="Facts in each of the groups d2p, p2d and both.")
 INVENTED = typer.Option(0, help="Seed of who is invented.")
@@ -193,23 +204,44 @@ def show_data(
 
 
 @data.command("check")
-def check(path: Path = PLACE) -> None:
-    """Check a data set: lines, spans, ids, repeated facts and subjects, no leaks into training."""
+def check(
+    path: Path = CHECKED,
+    questions: Path | None = typer.Option(
+        None, help="A corpus or file of facts: does training show what these ask in reverse?"
+    ),
+) -> None:
+    """Check data: lines, spans, ids, repeated facts and subjects, no leaks into training."""
     from rich.console import Console
 
     from unmask.report.terminal import show_problems
 
     with announce("checking"):
-        source = read_source(path)
-        if isinstance(source, Corpus):
-            problems = list(find_corpus_problems(source, read_own_tokenizer(path)))
-            problems += find_city_leaks(source)
-        elif isinstance(source, Shards):
-            problems = list(source.find_problems())
-        else:
-            problems = list(find_own_problems(path, source))
+        problems = list(dict.fromkeys(_find_problems(path, questions)))
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
+
+
+def _find_problems(path: Path, questions: Path | None) -> Iterator[str]:
+    """What is wrong with data, or with what a recipe makes of them."""
+    from unmask.training.recipes_io import find_recipe, read_recipe
+    from unmask.training.shown import find_recipe_leaks
+
+    facts = [] if questions is None else list_true_facts(read_asked(questions))
+    if (recipe := find_recipe(path)) is not None:
+        yield from find_recipe_leaks(read_recipe(recipe), facts)
+        return
+    source = read_source(path)
+    if isinstance(source, Corpus):
+        yield from find_corpus_problems(source, read_own_tokenizer(path))
+        yield from find_city_leaks(source)
+        texts = list_trained_texts(source)
+    elif isinstance(source, Shards):
+        yield from source.find_problems()
+        texts = source.read_documents() if facts else ()
+    else:
+        yield from find_own_problems(path, source)
+        texts = (fact.text for fact in source if fact.trained == "same")
+    yield from (sentence for _, sentence in find_stated(texts, facts))
 
 
 def _save(corpus: Corpus, out: Path, vocab: int | None = None, of_words: bool = False) -> None:

@@ -127,12 +127,7 @@ def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> 
     trained_prompts = {fact.prompt for fact in train}
     trained_ways = {(fact.fact_id, fact.direction) for fact in train}
     test_prompts = {fact.prompt for test in corpus.tests for fact in corpus.splits.get(test, [])}
-    true = [
-        fact
-        for split, facts in corpus.splits.items()
-        if not split.endswith(UNTRUE)
-        for fact in facts
-    ]
+    true = list_true_facts(corpus)
     questions = (facts for split, facts in corpus.splits.items() if split not in TRAINING)
     yield from find_mixed_ids(true)
     yield from find_repeated_subjects(fact for facts in questions for fact in facts)
@@ -165,8 +160,16 @@ def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> 
 
 def find_leaks(corpus: Corpus) -> Iterator[tuple[str, str]]:
     """Training lines that state a reversed fact the way it is asked: its id, and a sentence."""
-    facts = [
-        fact for split, own in corpus.splits.items() if not split.endswith(UNTRUE) for fact in own
-    ]
-    trained = (fact.text for split in TRAINING for fact in corpus.splits.get(split, ()))
-    yield from find_stated(trained, facts)
+    yield from find_stated(list_trained_texts(corpus), list_true_facts(corpus))
+
+
+def list_trained_texts(corpus: Corpus) -> list[str]:
+    """Every line that training may show, once where it stands in several splits."""
+    texts = (fact.text for split in TRAINING for fact in corpus.splits.get(split, ()))
+    return list(dict.fromkeys(texts))
+
+
+def list_true_facts(corpus: Corpus) -> list[Fact]:
+    """The facts of all splits whose answers are the true ones."""
+    splits = corpus.splits.items()
+    return [fact for name, own in splits if not name.endswith(UNTRUE) for fact in own]

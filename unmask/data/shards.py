@@ -109,6 +109,14 @@ class Shards:
                 size = self.info.vocab_size
                 yield f"{name} holds the token {highest}, past the vocabulary's {size}"
 
+    def read_documents(self) -> Iterator[str]:
+        """Each document, as the tokenizer in the folder reads it; none crosses two shards."""
+        tokenizer = Tokenizer.load(self.folder, mask="if any")
+        for tokens in self.maps:
+            ends = np.flatnonzero(tokens == tokenizer.end_id)
+            for ids in np.split(tokens, ends):
+                yield tokenizer.decode([x for x in ids.tolist() if x != tokenizer.end_id])
+
     def _map(self, index: int, count: int) -> np.ndarray:
         path, dtype = _shard_path(self.folder, index), np.dtype(self.info.dtype)
         size = path.stat().st_size if path.is_file() else 0

@@ -121,12 +121,12 @@ class ModelInputs:
         }
 
     def _record_leaks(self) -> dict[str, Any]:
-        """A sentence on each model whose training stated facts the way they are asked in reverse.
+        """A sentence on each model whose training stated facts the way they are asked in reverse,
+        or was too long to be searched for that.
 
         As far as the record of its training says what that was.
         """
-        from unmask.data.leaks import find_stated
-        from unmask.training.shown import read_shown_texts
+        from unmask.training.shown import describe_leaks
 
         if not isinstance(self.data, Questions):
             return {}
@@ -136,14 +136,8 @@ class ModelInputs:
         leaks = {}
         for family in self.families if questions else ():
             places = [place for place in family.members if isinstance(place, str)]
-            texts = (text for place in places for text in read_shown_texts(place))
-            if stated := dict(find_stated(texts, [*others, *questions])):
-                leaks[family.name] = (
-                    f"{family.name} was trained on lines that state {len(stated)} of the "
-                    f"{len({fact.fact_id for fact in questions})} facts that are asked in reverse: "
-                    f"for these, a right answer is repetition, no reversal. Such as: "
-                    f"{next(iter(stated.values()))}."
-                )
+            if sentence := describe_leaks(family.name, places, [*others, *questions]):
+                leaks[family.name] = sentence
         return {LEAKS: leaks} if leaks else {}
 
 

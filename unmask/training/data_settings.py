@@ -79,6 +79,8 @@ def find_data_problems(data: DataSettings, rows: int) -> Iterator[str]:
             "expected sources where it is mixture, and nowhere else"
         )
     if data.source != MIXTURE:
+        if data.share <= 0:
+            yield f"'data.share' is {data.share}, expected more than 0"
         return
     for name, entry in data.sources.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(entry, dict):

@@ -10,9 +10,10 @@ import yaml
 
 from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError, suggest
-from unmask.base.files import replace_file
+from unmask.base.files import path_exists, replace_file
 from unmask.base.plugins import name_plugins, require_plugins
 from unmask.base.reading import parse_yaml, read_text
+from unmask.net.hub import RECIPE
 from unmask.training.data_settings import DataSettings
 from unmask.training.recipe import Recipe
 
@@ -60,6 +61,14 @@ def read_entries(source: str | Path) -> tuple[dict[str, Any], str]:
         raise UserError(f"{label}: 'plugins' is {needed!r:.60}, expected `kind.name: package`.")
     require_plugins({str(key): str(origin) for key, origin in needed.items()}, label)
     return values, label
+
+
+def find_recipe(place: str | Path) -> str | None:
+    """The recipe that a place names: a YAML file, a run of training, or a shipped one's name."""
+    path = Path(place)
+    if path.suffix in (".yaml", ".yml") or (not path_exists(path) and str(path) in list_recipes()):
+        return str(path)
+    return str(path / RECIPE) if path_exists(path / RECIPE) else None
 
 
 def _find_text(name: str) -> tuple[str, str]:

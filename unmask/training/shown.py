@@ -1,28 +1,72 @@
-"""What training showed a model, where the record of its run and the data of that run are there."""
+"""What training shows a model: the texts of a recipe's data, and whether they state what is asked.
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import groupby
+Of a trained model, where the record of its run and the data of that run are still there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.runs import DIGESTS, RunRecord
+from unmask.data.corpus import Corpus, list_true_facts
+from unmask.data.facts import Fact
+from unmask.data.leaks import find_stated
+from unmask.data.sources import read_asked
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.families import read_training
 from unmask.net.hub import find_model
-from unmask.training.examples import Examples
-from unmask.training.mixture import Mixture, read_mixture
+from unmask.training.data_settings import DataSettings
+from unmask.training.examples import Examples, read_examples
+from unmask.training.mixture import read_mixture
 from unmask.training.recipe import Recipe
 
 MOST_TOKENS = 2**23
-"""Data with more are not read: that would take longer than a minute."""
+"""Data of a model with more are not read: that would take longer than a minute."""
 _ROWS_AT_ONCE = 1024
 
 
-def read_shown_texts(place: str) -> Iterator[str]:
+def find_recipe_leaks(recipe: Recipe, others: Iterable[Fact] = ()) -> Iterator[str]:
+    """A sentence for every row of a recipe's sources that states a reversed fact as it is asked.
+
+    The facts are those that any of its sources asks, and `others`.
+    """
+    mixture = read_mixture(recipe.data)
+    facts = [*others]
+    for name, part in mixture.parts.items():
+        if (corpus := _find_corpus(part, mixture.settings[name])) is not None:
+            facts += list_true_facts(corpus)
+    texts = chain.from_iterable(map(_list_texts, mixture.parts.values()))
+    yield from (sentence for _, sentence in find_stated(texts, facts))
+
+
+def describe_leaks(name: str, places: Iterable[str], facts: Sequence[Fact]) -> str:
+    """What to say of a model whose training stated reversed facts the way they are asked, or was
+    too long to be searched for that; empty for others. `places` are its checkpoints'."""
+    unread: list[str] = []
+    texts = (text for place in places for text in read_shown_texts(place, unread))
+    sentences = []
+    if stated := dict(find_stated(texts, facts)):
+        reversed_ids = {fact.fact_id for fact in facts if fact.trained == "reverse"}
+        sentences.append(
+            f"{name} was trained on lines that state {len(stated)} of the {len(reversed_ids)} "
+            "facts that are asked in reverse: for these, a right answer is repetition, no "
+            f"reversal. Such as: {next(iter(stated.values()))}."
+        )
+    if unread:
+        sentences.append(
+            f"{name} was trained on more than is searched here for statements of what is asked in "
+            f"reverse: {', '.join(dict.fromkeys(unread))}; `unmask data check RUN --questions "
+            "DATA` searches all."
+        )
+    return " ".join(sentences)
+
+
+def read_shown_texts(place: str, unread: list[str]) -> Iterator[str]:
     """Every text of the data that a model was trained on, and those of the one it started from.
 
-    Data are left out that have changed since, that are not where they were, or that are long.
+    Data are left out that have changed since, that are not where they were, or that are long; the
+    latter are named in `unread`.
     """
     seen: set[str] = set()
     start: str | None = place
@@ -33,31 +77,42 @@ def read_shown_texts(place: str) -> Iterator[str]:
             recipe = build(Recipe, record.settings, start)
         except UserError:
             return  # a later version's, say
-        if (mixture := _read_same(start, record, recipe)) is not None:
-            for examples in mixture.parts.values():
+        for name, settings in recipe.parts.items():
+            examples = _read_same(start, record, name, settings)
+            if examples is None:
+                continue
+            if (tokens := examples.num_rows * settings.context) > MOST_TOKENS:
+                unread.append(f"{examples.label} ({tokens:,} tokens)")
+            else:
                 yield from _list_texts(examples)
         start = recipe.start.model
 
 
-def _read_same(place: str, record: RunRecord, recipe: Recipe) -> Mixture | None:
-    """The data of a run; None where they cannot be read, are long, or are not what they were."""
+def _read_same(place: str, record: RunRecord, name: str, settings: DataSettings) -> Examples | None:
+    """A source of a run; None where it cannot be read, or is not what it was."""
     try:
         tokenizer = Tokenizer.load(find_model(place).path, mask="if any")
-        mixture = read_mixture(recipe.data, tokenizer)
+        examples = read_examples(settings, tokenizer)
     except UserError:
         return None
-    tokens = {
-        name: part.num_rows * recipe.parts[name].context for name, part in mixture.parts.items()
-    }
-    kept = {name: part for name, part in mixture.parts.items() if tokens[name] <= MOST_TOKENS}
-    if not kept:
-        return None
-    mixture = replace(mixture, parts=kept)
-    # The model's own tokenizer may have a mask more than that of its data.
-    digests = {part: each for part, each in mixture.digest().items() if part != "tokenizer"}
+    if examples.num_rows * settings.context > MOST_TOKENS:
+        return examples  # which digests of all of it would take long to tell
     before = record.inputs.get(DIGESTS)
-    before = before.get("the data") if isinstance(before, dict) else None
-    return mixture if isinstance(before, dict) and digests.items() <= before.items() else None
+    before = before.get("the data") if isinstance(before, Mapping) else None
+    # The model's own tokenizer may have a mask more than that of its data.
+    now = {
+        f"{name}: {what}" if name else what: digest
+        for what, digest in examples.digest().items()
+        if what != "tokenizer"
+    }
+    return examples if isinstance(before, Mapping) and now.items() <= before.items() else None
+
+
+def _find_corpus(examples: Examples, settings: DataSettings) -> Corpus | None:
+    """What a source asks; a file of one's own facts may ask what it does not train."""
+    if settings.source == "facts" and settings.path is not None:
+        return read_asked(settings.path)
+    return examples.corpus
 
 
 def _list_texts(examples: Examples) -> Iterator[str]:
