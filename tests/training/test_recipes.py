@@ -1,5 +1,7 @@
 """Recipes: read, changed, refused; every shipped one takes a step, and two learn what they show."""
 
+import json
+
 import pytest
 import torch
 
@@ -46,13 +48,16 @@ def shrink(name: str, folder) -> list[str]:
             text = ["The caves of Orsel are deep. The baker of Wrenmouth sings. " * 20]
             write_shards(text, tokenizer, folder / "shards")
             changes += [f"{key}.path={folder / 'shards'}", f"{key}.context=16"]
+        if data.source == "pairs":
+            own = {"prompt": "The caves", "response": "are deep."}
+            (folder / "pairs.jsonl").write_text(3 * (json.dumps(own) + "\n"))
+            changes += [f"{key}.path={folder / 'pairs.jsonl'}", f"{key}.context=16"]
         if data.source == "facts":
             save_corpus(corpus, folder / "corpus", tokenizer)
             changes += [f"{key}.path={folder / 'corpus'}", f"{key}.context=80"]
     if recipe.start.model is not None:
         # A shift is kept from a causal model; without one a model goes on as it is.
         causal = recipe.kind == "causal" or recipe.start.shift
-        tokenizer = Tokenizer.load(next(folder.glob("*/tokenizer.json")), mask="if any")
         config = preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size)
         kind, mask_id = ("causal", None) if causal else ("masked", tokenizer.mask_id)
         blueprint = Blueprint(config, kind, mask_id)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from unmask.base.config import build
 
 MIXTURE = "mixture"
-TEXTS = ("text", "pairs")
+PAIRS = "pairs"
+TEXTS = ("text", PAIRS)
 """Sources whose rows hold no facts."""
 _SHARED = ("context", "tokenizer", "split", "seed")
 """What a mixture says for all of its sources."""
@@ -69,8 +70,10 @@ def share_rows(rows: int, parts: Mapping[str, DataSettings]) -> dict[str, int]:
     return counts
 
 
-def find_data_problems(data: DataSettings, rows: int) -> Iterator[str]:
+def find_data_problems(data: DataSettings, rows: int, response_only: bool) -> Iterator[str]:
     """What is wrong with where the rows come from, a sentence each."""
+    if data.source == PAIRS and not response_only:
+        yield "'data.source' is pairs, whose prompts are given: set objective.response_only=true"
     if data.source in TEXTS and (data.without or data.reverse_entities):
         yield "'data.without' and 'data.reverse_entities' are for facts, not for running text"
     if (data.source == MIXTURE) != bool(data.sources):
@@ -97,7 +100,9 @@ def find_data_problems(data: DataSettings, rows: int) -> Iterator[str]:
         for key in ("context", "facts", "vocab"):
             if (value := getattr(part, key)) < 1:
                 yield f"'{where}.{key}' is {value}, expected more than 0"
-        yield from (f"{where}: {problem}" for problem in find_data_problems(part, rows))
+        yield from (
+            f"{where}: {problem}" for problem in find_data_problems(part, rows, response_only)
+        )
     for name, count in share_rows(rows, parts).items():
         if not count:
             yield (

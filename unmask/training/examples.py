@@ -15,13 +15,14 @@ from unmask.base.seeds import derive_seed
 from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
+from unmask.data.pairs import encode_pairs, read_pairs
 from unmask.data.shards import Shards, Windows
 from unmask.data.sources import WORD_CORPORA, choose_trained, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.unknown import describe_unknown
 from unmask.net.model import Model
 from unmask.objectives.batch import Batch
-from unmask.training.data_settings import DataSettings
+from unmask.training.data_settings import PAIRS, DataSettings
 
 _ROWS_AT_ONCE = 1024
 _MADE = {
@@ -29,7 +30,7 @@ _MADE = {
     "sealed": "unmask.experiments.planted.corpus:make_sealed_corpus",
 }
 """Corpora made in place, whose tokenizer is learned from their lines, and what makes each."""
-_READ = ("facts", "text")
+_READ = ("facts", "text", PAIRS)
 _FOREIGN = 8
 """Other lines whose answers a line may be contaminated with."""
 
@@ -113,6 +114,8 @@ def read_examples(
         return _lay_out(corpus, corpus[data.split], data, known, has_foreign)
     if data.path is None:
         raise UserError(f"data.source {data.source} needs data.path: the folder or file to read.")
+    if data.source == PAIRS:
+        return _answer(data, known)
     read = read_source(data.path)
     if isinstance(read, Shards) != (data.source == "text"):
         what = "token shards" if isinstance(read, Shards) else "facts"
@@ -202,6 +205,23 @@ def _choose_facts(facts: Sequence[Fact], data: DataSettings) -> list[Fact]:
                 f"how the ids of some facts begin, such as {facts[-1].fact_id}."
             )
     return kept + [reverse_entities(fact) for fact in kept] if data.reverse_entities else kept
+
+
+def _answer(data: DataSettings, known: Tokenizer | None) -> Examples:
+    """Prompts with their responses as rows; those longer than the context are left out."""
+    path = str(data.path)
+    pairs = list(read_pairs(path, known.chat if known else None))
+    texts = [pair.prompt + pair.response for pair in pairs]
+    tokenizer = known or Tokenizer.train(texts, data.vocab)
+    rows = encode_pairs(pairs, tokenizer, data.context)
+
+    def take(numbers: Sequence[int]) -> Batch:
+        chosen = torch.tensor(numbers)
+        return Batch(rows.tokens[chosen], rows.prompt_length[chosen], rows.length[chosen])
+
+    longer = f" without {rows.left_out} longer than {data.context} tokens" if rows.left_out else ""
+    unknown = describe_unknown(tokenizer, texts)
+    return Examples(f"{path}{longer}", len(rows.tokens), tokenizer, take, unknown=unknown)
 
 
 def _cut(shards: Shards, data: DataSettings, known: Tokenizer | None) -> Examples:

@@ -375,7 +375,7 @@ class Recipe:
             yield "'objective.mask_inputs' is for causal models that minimise next_token"
         if (self.objective.orders is None) == (self.objective_name == "fixed_orders"):
             yield "'objective.orders' is for the objective fixed_orders, which needs one: 1 or more"
-        yield from find_data_problems(self.data, self.batch.rows)
+        yield from find_data_problems(self.data, self.batch.rows, self.objective.response_only)
         cut = self.objective_name == "suffix"
         if self.objective.drop_prompt and (scored or cut or not self.paradigm.has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"

@@ -1,0 +1,131 @@
+"""Prompts and their responses from JSON lines: plain texts, or the turns of a chat."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.files import path_exists
+from unmask.base.reading import read_json_lines, require_text
+from unmask.data.chat import ChatTemplate
+from unmask.data.tokenizer import Tokenizer
+from unmask.data.words import put_space
+
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a model is given, and what it should write after it."""
+
+    prompt: str
+    response: str
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """Pairs as rows of one length, filled up with the end token."""
+
+    tokens: Int[Tensor, "N L"]
+    prompt_length: Int[Tensor, "N"]
+    length: Int[Tensor, "N"]
+    """Tokens of each row with the end token that closes it."""
+    left_out: int
+    """Pairs that are longer than a row."""
+
+
+def read_pairs(path: str | Path, chat: ChatTemplate | None = None) -> Iterator[Pair]:
+    """The pairs of a file, whose lines have `prompt` and `response`, or `messages`.
+
+    Each answer of a chat makes a pair: its prompt is all that was said before, laid out by the
+    template, and its response is what the template adds for the answer.
+    """
+    if not path_exists(Path(path)):
+        raise UserError(f"{path!s:.200} is not there: expected a file of JSON lines.")
+    for number, record in read_json_lines(path):
+        where = f"{path}, line {number}"
+        if "messages" in record:
+            yield from _split_chat(_check_messages(record["messages"], where), chat, where)
+        elif "response" in record or "prompt" in record:
+            prompt, response = (require_text(record, key, where) for key in ("prompt", "response"))
+            yield Pair(prompt, put_space(prompt, response) if _abut(prompt, response) else response)
+        else:
+            raise UserError(
+                f"{where} has {', '.join(map(repr, record)) or 'nothing'}: expected 'prompt' and "
+                "'response', or 'messages'."
+            )
+
+
+def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, context: int) -> PairRows:
+    """Pairs as rows of `context` tokens; those that are longer are left out and counted.
+
+    Prompts have the tokens that a model is given when it is asked.
+    """
+    prompts = tokenizer.encode_batch([pair.prompt for pair in pairs])
+    responses = tokenizer.encode_batch([pair.response for pair in pairs], added="nothing")
+    tokens, starts, lengths = [], [], []
+    for prompt, response in zip(prompts, responses, strict=True):
+        ids = [*prompt.ids, *response.ids]
+        if len(ids) <= context:
+            tokens.append(ids + [tokenizer.end_id] * (context - len(ids)))
+            starts.append(len(prompt.ids))
+            lengths.append(min(len(ids) + 1, context))
+    if not tokens:
+        raise UserError(
+            f"none of {len(pairs)} pairs has at most {context} tokens: lengthen data.context, or "
+            "shorten prompts and responses."
+        )
+    left_out = len(pairs) - len(tokens)
+    return PairRows(*map(torch.tensor, (tokens, starts, lengths)), left_out)
+
+
+def _abut(prompt: str, response: str) -> bool:
+    return not prompt[-1].isspace() and not response[0].isspace()
+
+
+def _check_messages(messages: Any, where: str) -> list[dict[str, str]]:
+    """The turns of a chat, one of them the assistant's."""
+    if not isinstance(messages, list) or not all(map(_is_turn, messages)):
+        raise UserError(
+            f"{where}: 'messages' is {messages!r:.100}, expected a list of turns, each with 'role' "
+            f"({', '.join(ROLES)}) and 'content', a text."
+        )
+    if not any(turn["role"] == "assistant" for turn in messages[1:]):
+        raise UserError(
+            f"{where}: its {len(messages)} messages have no answer of the assistant: expected one "
+            "after another turn."
+        )
+    return messages
+
+
+def _is_turn(turn: Any) -> bool:
+    if not isinstance(turn, dict) or turn.get("role") not in ROLES:
+        return False
+    return isinstance(turn.get("content"), str) and bool(turn["content"].strip())
+
+
+def _split_chat(
+    messages: Sequence[Mapping[str, str]], chat: ChatTemplate | None, where: str
+) -> Iterator[Pair]:
+    if chat is None:
+        raise UserError(
+            f"{where} has messages, and the tokenizer has no chat template to lay them out: start "
+            "from a model that has one, or give 'prompt' and 'response'."
+        )
+    for i, turn in enumerate(messages):
+        if not i or turn["role"] != "assistant":
+            continue
+        prompt = chat.render(messages[:i])
+        answered = chat.render(messages[: i + 1], is_answered=True)
+        if not answered.startswith(prompt):
+            raise UserError(
+                f"{where}: the chat template lays out a chat with its answer in other words than "
+                "the question alone, so that no answer begins where it is asked for: give 'prompt' "
+                "and 'response'."
+            )
+        yield Pair(prompt, answered.removeprefix(prompt))
