@@ -105,7 +105,8 @@ def _list_chosen(
         yield "measure", measure.name
     for field in fields(settings):
         if kind := field.metadata.get("plugin"):
-            yield kind, getattr(settings, field.name)
+            value = getattr(settings, field.name)
+            yield from ((kind, each) for each in (value if isinstance(value, tuple) else (value,)))
     yield from (("noise", family.kind) for family in getattr(inputs, "families", ()))
 
 
