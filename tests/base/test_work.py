@@ -12,6 +12,7 @@ from threading import Thread, Timer
 
 import pytest
 
+from tests.slurm import write_slurm
 from unmask.base.engines import SLURM, LocalEngine, SlurmEngine, find_engine, share_machine
 from unmask.base.errors import UserError
 from unmask.base.locks import claim
@@ -205,3 +206,42 @@ def test_an_engine_that_is_not_there_is_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"dask:nowhere cannot be reached .* `dask scheduler`"):
         run(work, find_engine("dask:nowhere"))
     assert not work.parts()
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Path:
+    """Where scripts in place of Slurm's commands keep what they were given."""
+    for name, text in write_slurm(tmp_path / "slurm").items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setattr(SlurmEngine, "delay", 0.2)
+    (tmp_path / "run").mkdir()
+    return tmp_path / "slurm"
+
+
+def test_slurm_gets_a_script_and_requeues_what_ran_out_of_time(slurm, tmp_path):
+    work = FileJobs(tmp_path / "run", {"a": 0.0, "b": 3.0})
+    asked = "workers=1,gpus=2,cpus=3,partition=short,hours=0.5,account=team,memory=8"
+    thread = Thread(target=run, args=(work, find_engine(f"slurm:{asked}")))
+    thread.start()
+    while "b" not in {each[0] for each in work.read("begun")}:
+        time.sleep(0.1)
+    os.kill(int(work.read("begun")[-1][1]), signal.SIGUSR2)  # as Slurm does before the end
+    thread.join(60)
+    assert not thread.is_alive() and work.parts().keys() == {"a", "b"}
+    assert len({each[1] for each in work.read("begun")}) == 2
+    script = (slurm / "1.sbatch").read_text()
+    for line in ("partition=short", "time=30", "gpus-per-node=2", "cpus-per-task=3"):
+        assert f"#SBATCH --{line}\n" in script
+    for line in ("account=team", "mem=8GB", "signal=USR2@90", "job-name=unmask"):
+        assert f"#SBATCH --{line}\n" in script
+    assert "OMP_NUM_THREADS=" in script
+    assert (slurm / "asked").read_text() == "scontrol requeue 1\n"
+
+
+def test_leaving_cancels_what_was_submitted_to_slurm(slurm, tmp_path):
+    work = FileJobs(tmp_path / "run", {"a": 0.0, "b": 60.0})
+    ended = run_jobs(work, {"a": 1.0, "b": 0.0}, find_engine("slurm:workers=1"), "files")
+    assert next(ended) == ("a", None)
+    ended.close()
+    assert "scancel" in (slurm / "asked").read_text()

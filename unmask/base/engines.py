@@ -24,6 +24,8 @@ from unmask.base.work import FOLDER, SharedWork, WorkEngine, work_on
 EXPECTED = (
     "expected local:4 for four processes, slurm:gpus=1,partition=…,hours=2 or dask:tcp://HOST:8786"
 )
+ON = "Where to work: local:4, slurm:gpus=1,hours=2 or dask:ADDRESS; by default in this process."
+"""Help of the option `--on`, of all verbs that share work."""
 MOST_LOST = 5
 """Workers that may be lost one after the other while no job ends; then none is started anew."""
 SLURM: Mapping[str, Any] = {
@@ -195,7 +197,7 @@ class SlurmEngine(_Workers):
 
     def __init__(self, options: Mapping[str, Any]):
         super().__init__(options["workers"])
-        self.options = options
+        self.options, self.gpus = options, options["gpus"]
 
     def start(self, work: SharedWork, keys: list[str]) -> None:
         self.executor = self._prepare(work.folder / FOLDER / "slurm")

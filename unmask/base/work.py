@@ -16,11 +16,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from unmask.base.errors import UserError
+from unmask.base.errors import NotMeasuredError, UserError
 from unmask.base.files import write_json
 from unmask.base.identity import digest_values
 from unmask.base.locks import claim
@@ -119,7 +119,7 @@ def _work_here(
     while True:
         held = list[str]()
         shown = track(left, what, len(left), in_lines=True, cost=lambda key: costs[key])
-        with closing(shown) as tracked:
+        with _swept(work), closing(shown) as tracked:
             for key in tracked:
                 with claim(_find(work, key, "lock")) as is_own:
                     if is_own and not work.is_done(key) and not _is_over(work):
@@ -133,7 +133,6 @@ def _work_here(
                     yield key, None
                 elif not is_own:
                     held.append(key)
-        _remove_folder(work)
         if not held or not waits or _is_over(work):
             return
         left = held
@@ -176,11 +175,7 @@ def _find_ended(work: SharedWork, keys: Iterable[str]) -> Generator[EndedJob]:
         if work.is_done(key):
             yield key, None
         elif (note := _find(work, key, "failed")).is_file():
-            record = read_json_object(note)
-            error = JobFailedError(f"{key}: {record['error']}")
-            if record["traceback"]:
-                error.add_note(record["traceback"])
-            yield key, error
+            yield key, _read_failure(read_json_object(note), key)
 
 
 def work_on(work: SharedWork, keys: Iterable[str], call: str) -> None:
@@ -208,7 +203,7 @@ def _work_on_one(work: SharedWork, key: str, call: str) -> None:
     deaths = starts.read_text("utf-8").splitlines() if starts.is_file() else []
     if len(deaths) >= MOST_DEATHS:
         error = f"{len(deaths)} workers died of it, the last was {deaths[-1]}; its log is beside"
-        _note_failure(work, key, f"{error} {_find(work, key, 'failed')}.", "")
+        _note_failure(work, key, f"{error} {_find(work, key, 'failed')}.")
         return
     with starts.open("a", encoding="utf-8") as file:
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -220,14 +215,17 @@ def _work_on_one(work: SharedWork, key: str, call: str) -> None:
             _opened = call, _open(work)
         _opened[1](key)
     except Exception as error:
-        text, trace = str(error), ""
-        if not isinstance(error, UserError):
-            text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+        text, more = str(error), dict[str, Any]()
+        if isinstance(error, NotMeasuredError):
+            more = {"code": error.code, "values": error.values}
+        elif not isinstance(error, UserError):
+            text = f"{type(error).__name__}: {error}"
+            more = {"traceback": traceback.format_exc()}
         _log.warning("%s: failed: %s", key, text)
-        _note_failure(work, key, text, trace)
+        _note_failure(work, key, text, **more)
     else:
         _log.info("%s: ended after %.1f s", key, time.monotonic() - began)
-    finally:  # what is killed leaves it
+    finally:  # a kill leaves it
         starts.unlink(missing_ok=True)
 
 
@@ -244,8 +242,17 @@ def _open(work: SharedWork) -> Callable[[str], None]:
     return fail
 
 
-def _note_failure(work: SharedWork, key: str, error: str, trace: str) -> None:
-    write_json(_find(work, key, "failed"), {"error": error, "traceback": trace})
+def _note_failure(work: SharedWork, key: str, error: str, **more: Any) -> None:
+    write_json(_find(work, key, "failed"), {"error": error, **more})
+
+
+def _read_failure(record: Mapping[str, Any], key: str) -> Exception:
+    if "code" in record:
+        return NotMeasuredError(record["code"], **record["values"])
+    error = JobFailedError(f"{key}: {record['error']}")
+    if "traceback" in record:
+        error.add_note(record["traceback"])
+    return error
 
 
 def _forget(work: SharedWork, key: str) -> None:
@@ -273,11 +280,14 @@ def _find(work: SharedWork, key: str, what: str) -> Path:
     return work.folder / FOLDER / f"{name}-{digest_values([key])[:12]}.{what}"
 
 
-def _remove_folder(work: SharedWork) -> None:
-    """Remove the folder of locks and notes, unless something is left in it."""
-    folder = work.folder / FOLDER
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+@contextmanager
+def _swept(work: SharedWork) -> Generator[None]:
+    """Remove the folder of locks and notes after the block, unless something is left in it."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (work.folder / FOLDER).rmdir()
 
 
 @contextmanager
