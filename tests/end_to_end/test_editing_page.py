@@ -1,4 +1,4 @@
-"""The page of edits from end to end: every run, one by two workers, the answer, and what is resumed."""
+"""The page of edits from end to end: every run, also by two workers, and what is resumed."""
 
 import shutil
 from pathlib import Path
