@@ -162,6 +162,8 @@ KILLED: dict[str, Write] = {
     "planted": measure("planted", people=2, draws=1),
     "guidance": measure("guidance"),
     "correctors": measure("correctors", draws=2, rows=400),
+    "bench": lambda pieces, out: ["bench", "--methods", "random,zero", "--mechanisms", "decoy",
+                                  "--forms", "1", "--out", str(out)],
     "harness": write_harness,
     "toy": write_toy,
     "sample --save": write_sample,
