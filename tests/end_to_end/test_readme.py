@@ -36,6 +36,7 @@ SMALLER = {
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
+    "infilling": "--texts 2 --gaps 1 --candidates 1",
     "train": "data.facts=2 network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 "
     "cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",
