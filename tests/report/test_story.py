@@ -140,8 +140,9 @@ def test_stored_tables_are_small_and_those_that_were_published(page):
         rows = (folder / file).read_text().splitlines()[1:]
         text = (results / name).read_text("utf-8")
         for row in rows:
-            *_, mean, low, high = row.split(",")
-            assert f"{mean} [{low}, {high}]" in text
+            *_, steps, mean, low, high = row.split(",")
+            if file == "recall.csv" or steps in ("", "32"):  # a rule's other steps are a figure
+                assert f"{mean} [{low}, {high}]" in text
     keys = ("facts", "layer", "compared", "measure")
     for name in ("symmetry", "symmetry-berglund"):
         with (results / name / "symmetry-measures.csv").open(encoding="utf-8") as source:

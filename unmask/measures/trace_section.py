@@ -29,6 +29,11 @@ JOINTS = (
     "Answers of these models are not scored in one way: compare where their effects are, not how "
     "large they are; `--joint chain_rule` scores both alike."
 )
+STAGES = (
+    "A causal model's step is the answer token that it writes then: at any but the first step, part "
+    "of its answer is given, and less is asked of it than of a diffusion model. Compare the two at "
+    "the first step."
+)
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
 SHOWN = ("mode", "run", "severed", "guidance")
@@ -62,12 +67,19 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     changed = [name for name in SHOWN if settings[name] != getattr(Tracing(), name)]
     notes = [Notice(f"Setting `{name}`: {settings[name]}.") for name in changed]
     notes += [Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []
+    sides = {labels.is_causal(row["kind"]) for row in counts}
+    if len(sides) > 1 and set(tidy.distinct(summary["averages"], "stage")) != {"first"}:
+        notes.append(Notice(STAGES))
     return [*state_groups(summary, settings), *notes, *shown]
 
 
 def _choose(settings: Setup, restored: str, replaced: str) -> str:
     """One of two words: for states that are put back, or for what takes their place."""
     return restored if settings["mode"] == "restore" else replaced
+
+
+NOTHING = 0.0005
+"""What reads as 0.000 in a sentence."""
 
 
 def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
@@ -84,8 +96,14 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
         cell, outcome = find_best_subject(rows), total["outcome"]
         way = f"{'asked' if '→' in tidy.name_asked(total) else 'on'} {tidy.name_asked(total)}"
         text = f"In {total['model']}, {way}, hiding {HIDDEN[settings['source']]} takes {say(total)}"
-        if outcome in ("unsettled", "below"):
+        brief, facts = "", f" ({labels.count(total['facts'], 'fact')})."
+        if outcome in ("unsettled", "below") or total["mean"] < NOTHING:
             text += ": nothing is clearly lost, so nothing can be given back"
+        elif cell is not None and cell["mean"] < NOTHING:
+            text, outcome = (
+                f"{text}; none of its states gives any of it back",
+                cell.get("outcome", outcome),
+            )
         elif cell is not None:
             state = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
             place = f"{state} of the {labels.ROLES[cell['role']]} at layer {_name_layers(cell)}"
@@ -96,10 +114,10 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
             share = f", {tidy.say_share(cell['share'])} of it" if "share" in cell else ""
             if outcome == "above" and cell[HIGHEST[0]] is not None:
                 share += ", more than every placebo"
-            text += f"; {does} most of the subject's, {say(cell)}{share}"
+            text += f"; of the subject's, {does} most, {say(cell)}{share}"
+            brief = f"In {total['model']}, {way}, {does} {say(cell)} of {total['mean']:.3g}{facts}"
         ways = list(map(labels.name_split, list_choices(total["split"], splits)))
-        text += f" ({labels.count(total['facts'], 'fact')})."
-        yield Finding(text, outcome, ways=ways, is_further=is_further)
+        yield Finding(text + facts, outcome, ways=ways, is_further=is_further, brief=brief)
 
 
 def find_best_subject(rows: Rows) -> tidy.Record | None:
