@@ -30,9 +30,9 @@ JOINTS = (
     "large they are; `--joint chain_rule` scores both alike."
 )
 STAGES = (
-    "A causal model's step is the answer token that it writes then: at any but the first step, part "
-    "of its answer is given, and less is asked of it than of a diffusion model. Compare the two at "
-    "the first step."
+    "A causal model's step is the answer token that it writes then: at any but the first step, "
+    "part of its answer is given, and less is asked of it than of a diffusion model. Compare the two "
+    "at the first step."
 )
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
@@ -99,11 +99,9 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
         brief, facts = "", f" ({labels.count(total['facts'], 'fact')})."
         if outcome in ("unsettled", "below") or total["mean"] < NOTHING:
             text += ": nothing is clearly lost, so nothing can be given back"
-        elif cell is not None and cell["mean"] < NOTHING:
-            text, outcome = (
-                f"{text}; none of its states gives any of it back",
-                cell.get("outcome", outcome),
-            )
+        elif cell is not None and cell["mean"] < 0 and settings["mode"] == "restore":
+            text += "; none of its states gives any of it back"
+            outcome = cell.get("outcome", outcome)
         elif cell is not None:
             state = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
             place = f"{state} of the {labels.ROLES[cell['role']]} at layer {_name_layers(cell)}"
