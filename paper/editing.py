@@ -7,21 +7,19 @@
 1. The layer is chosen on the last facts, with other objects. 2. Facts that a model recalls are
 edited at that layer, with fresh objects, beside all controls and the statement learned. 3. The same
 with swapped objects, ridges, reveals and other moments. Runs that are done are not done again;
-`--processes` do several at once. report_editing.py draws the page of them.
+`--on` says where they are worked on. report_editing.py draws the page of them.
 """
 
 import argparse
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from editing_tries import list_tries
 
 from unmask.base.config import build
+from unmask.base.engines import ON, find_engine
 from unmask.blocks import labels
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.contract import Inputs
@@ -56,6 +54,7 @@ class Runs:
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
+        self.engine = find_engine(options.on)
         self.families = parse_families(options.models)
         place = self.families[0].members[0]
         assert isinstance(place, str)
@@ -63,11 +62,7 @@ class Runs:
 
     def read(self, job: Job) -> tuple[Inputs, EditSettings]:
         """What a run is made from and with."""
-        options, is_diffusion = self.options, job.name in DIFFUSION_ONLY
-        pairs = zip(options.models, self.families, strict=True)
-        models = [
-            spec for spec, family in pairs if not (is_diffusion and labels.is_causal(family.kind))
-        ]
+        options = self.options
         changes: dict[str, Any] = {"facts": job.facts, "recalled": not options.tiny}
         changes |= {"text_rows": 16, "tune_updates": 200}
         changes |= {"moment_text": options.moment_text, "other_text": options.other_text}
@@ -75,32 +70,24 @@ class Runs:
         changes |= {"tune_lr": options.tune_lr, **(TINY if options.tiny else {}), **job.changes}
         settings = settle(build(MEASURE.settings, changes, f"unmask.{MEASURE.name}"))
         assert isinstance(settings, EditSettings)
-        return MEASURE.inputs.read({"models": models, "data": options.data}, settings), settings
+        return MEASURE.inputs.read(self.list_given(job), settings), settings
 
-    def run(self, job: Job, shard: str | None = None) -> None:
-        """Do what is missing of a run, or of a share of it; the last share gathers the tables."""
-        print(f"{job.name}{f', share {shard}' if shard else ''}", flush=True)
-        run_measure(MEASURE, *self.read(job), self.options.out / job.name, shard=shard)
+    def list_given(self, job: Job) -> dict[str, Any]:
+        """What a run is made from: a causal model has no part in changes of diffusion alone."""
+        pairs = zip(self.options.models, self.families, strict=True)
+        is_diffusion = job.name in DIFFUSION_ONLY
+        models = [
+            spec for spec, family in pairs if not (is_diffusion and labels.is_causal(family.kind))
+        ]
+        return {"models": models, "data": self.options.data}
 
-    def run_all(self, jobs: Sequence[Job]) -> None:
-        """Every run, in this process or by several."""
-        if self.options.processes == 1:
-            for job in jobs:
-                self.run(job)
-            return
-        # Left by an exception, a signal's among them, the pool ends its processes.
-        memory = get_memory_share() / self.options.processes
-        context = multiprocessing.get_context("spawn")
-        shares = [(job, shard) for job in jobs for shard in self.list_shares(job)]
-        with context.Pool(self.options.processes, limit_memory, (memory,)) as pool:
-            pool.starmap(partial(do_share, self.options), shares, chunksize=1)
-
-    def list_shares(self, job: Job) -> list[str | None]:
-        """Each part of the run that has controls, which takes longest; other runs are one piece."""
-        if "controls" not in job.changes:
-            return [None]
-        count = len(list(MEASURE.jobs(*self.read(job))))
-        return [f"{number}/{count}" for number in range(1, count + 1)]
+    def run(self, job: Job) -> None:
+        """Do what is missing of a run, in this process or by several."""
+        print(job.name, flush=True)
+        (inputs, settings), given = self.read(job), self.list_given(job)
+        run_measure(
+            MEASURE, inputs, settings, self.options.out / job.name, False, self.engine, given
+        )
 
     def choose_place(self) -> tuple[int, float]:
         """The layer and the clamp that do best over both models, on other facts and objects.
@@ -115,7 +102,8 @@ class Runs:
             Job(f"layer-{i}-{clamp:g}", options.few, {"layer": str(i), "clamp": clamp, **other})
             for i, clamp in product(layers, options.clamps)
         ]
-        self.run_all(jobs)
+        for job in jobs:
+            self.run(job)
         tries = list_tries(read_result(options.out / job.name) for job in jobs)
 
         def rate(place: tuple[int, float]) -> tuple[float, float]:
@@ -151,22 +139,6 @@ class Runs:
             yield Job(name, facts, {**place, **changes})
 
 
-def get_memory_share() -> float:
-    """The part of the GPU's memory that this process may use."""
-    return torch.cuda.get_per_process_memory_fraction() if torch.cuda.is_available() else 1.0
-
-
-def limit_memory(share: float) -> None:
-    """Let this process use a part of the GPU's memory, so that others find theirs."""
-    if torch.cuda.is_available():
-        torch.cuda.set_per_process_memory_fraction(share)
-
-
-def do_share(options: argparse.Namespace, job: Job, shard: str | None) -> None:
-    """Do a run or a share of it in a process of its own; its folder has the result."""
-    Runs(options).run(job, shard)
-
-
 def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="+", help="a diffusion model and its twin")
@@ -183,7 +155,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--search-steps", type=int, default=20, help="of the search for values")
     parser.add_argument("--lr", type=float, default=0.5, help="of the search for values")
     parser.add_argument("--tune-lr", type=float, default=1e-4, help="of learned statements")
-    parser.add_argument("--processes", type=int, default=1, help="that share the runs")
+    parser.add_argument("--on", help=ON)
     parser.add_argument("--tiny", action="store_true", help="a short search, any facts")
     options = parser.parse_args(words)
     options.lengths = tuple(options.lengths)
@@ -194,7 +166,8 @@ def main() -> None:
     runs = Runs(parse_options())
     layer, clamp = runs.choose_place()
     print(f"layer {layer} and a clamp of {clamp:g} are chosen", flush=True)
-    runs.run_all(list(runs.list_changes(layer, clamp)))
+    for job in runs.list_changes(layer, clamp):
+        runs.run(job)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ from unmask.measures import (
     symmetry as _symmetry,
     trace as _trace,
 )
+from unmask.experiments.bench import measure as _bench
 from unmask.experiments.correctors import measure as _correctors
 from unmask.experiments.guidance import measure as _guidance
 from unmask.experiments.infilling import measure as _infilling
@@ -79,6 +80,7 @@ from unmask.experiments.planted import measure as _planted
 
 __version__: str
 
+bench = _bench.MEASURE
 correctors = _correctors.MEASURE
 erasure = _erasure.MEASURE
 factorization = _factorization.MEASURE

@@ -12,7 +12,7 @@ from unmask.base.locks import PATTERN, RunRefusedError, lock_run
 HOLD = """
 import sys
 from unmask.base.locks import lock_run
-with lock_run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])):
+with lock_run(sys.argv[1], sys.argv[2] == "shared"):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -23,9 +23,9 @@ def hold(tmp_path):
     """Starts a process that holds the folder until a line is written to it."""
     processes = []
 
-    def start(rank: int = 0, world: int = 1) -> subprocess.Popen:
+    def start(held: str = "alone") -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(tmp_path), str(rank), str(world)],
+            [sys.executable, "-c", HOLD, str(tmp_path), held],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -50,10 +50,10 @@ def test_a_second_process_is_refused_until_the_first_has_ended(hold, tmp_path):
     said = f"in use by process {first.pid} on {host}, since 20"
     with pytest.raises(RunRefusedError, match=said), lock_run(tmp_path):
         pass
-    assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+    assert list_locks(tmp_path) == ["run.lock"]
     first.communicate("\n")
     with lock_run(tmp_path):
-        assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+        assert list_locks(tmp_path) == ["run.lock"]
     assert list_locks(tmp_path) == []
 
 
@@ -65,40 +65,39 @@ def test_a_lock_left_by_a_kill_is_taken_over(is_reaped, hold, tmp_path):
         first.communicate()
     else:
         os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table
-    assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+    assert list_locks(tmp_path) == ["run.lock"]
     with lock_run(tmp_path):
-        assert (tmp_path / "run-0-of-1.lock").read_text().startswith(f"{os.getpid()}\n")
+        assert (tmp_path / "run.lock").read_text().startswith(f"{os.getpid()}\n")
     assert list_locks(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", ["", "{", "1\nelsewhere\n"])
 def test_a_file_that_nobody_holds_is_no_lock(content, tmp_path):
     """Whatever it says, as one that a kill cut short or a process on another host left."""
-    (tmp_path / "run-0-of-1.lock").write_text(content)
+    (tmp_path / "run.lock").write_text(content)
     with lock_run(tmp_path):
         pass
     assert list_locks(tmp_path) == []
 
 
-def test_processes_that_share_a_run_join_it(hold, tmp_path):
-    hold(0, 3)
-    hold(2, 3)
-    with lock_run(tmp_path, 1, 3):
+def test_commands_that_share_a_run_are_in_it_at_once(hold, tmp_path):
+    processes = [hold("shared"), hold("shared")]
+    with lock_run(tmp_path, shared=True):
         assert len(list(tmp_path.glob(PATTERN))) == 3
-        for rank, world in ((2, 3), (0, 1), (0, 2)):
-            refused = pytest.raises(RunRefusedError, match="in use by process")
-            with refused, lock_run(tmp_path, rank, world):
-                pass
-    assert list_locks(tmp_path) == ["run-0-of-3.lock", "run-2-of-3.lock"]
-
-
-def test_locks_of_killed_processes_that_shared_a_run_are_cleared(hold, tmp_path):
-    processes = [hold(rank, 2) for rank in (0, 1)]
+    with pytest.raises(RunRefusedError, match="in use by process"), lock_run(tmp_path):
+        pass
     for process in processes:
         process.kill()
         process.communicate()
     with lock_run(tmp_path):
-        assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+        assert list_locks(tmp_path) == ["run.lock"]
+
+
+def test_what_is_held_alone_is_shared_with_nobody(hold, tmp_path):
+    hold()
+    with pytest.raises(RunRefusedError, match="in use by"), lock_run(tmp_path, shared=True):
+        pass
+    assert list_locks(tmp_path) == ["run.lock"]
 
 
 def test_of_many_processes_at_once_one_holds_a_stale_lock(hold, tmp_path):

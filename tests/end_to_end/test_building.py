@@ -118,6 +118,7 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
         "asked": ["recall", "german/model", *rivers, "--steps", "2", "--out", "asked"],
         "nll": ["nll", "german/model", *rivers, "--out", "nll"],
         "trace": ["trace", "german/model", *rivers, *traced, "--parts", "resid", "--out", "trace"],
+        "bench": ["bench", "--methods", "spread", "--mechanisms", "decoy", "--forms", 1],
         "resume": ["train", "--resume", "german"],
     }  # fmt: skip
     ran = dict(zip(commands, run_all([site], tmp_path, *commands.values()), strict=True))
@@ -135,6 +136,8 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
     assert "same_letters" in ran["recall"][1]
     traces = read_record(tmp_path / "trace")["plugins"]
     assert traces.keys() == {"corruption.turn_around", "metric.bits", "noise.capitals_last"}
+    scored = read_record(tmp_path / "runs" / "bench")["plugins"]
+    assert scored.keys() == {"method.spread"} and "`spread` finds" in ran["bench"][1]
     trained = read_record(tmp_path / "chinese")["plugins"]
     assert trained.keys() == {"schedule.early", "objective.heavy_answers", "optimiser.lion",
                               "source.chinese"}  # fmt: skip

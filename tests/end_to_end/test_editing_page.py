@@ -1,4 +1,4 @@
-"""The page of edits from end to end: every run, shares of one, the answer, and what is resumed."""
+"""The page of edits from end to end: every run, also by two workers, and what is resumed."""
 
 import shutil
 from pathlib import Path
@@ -34,16 +34,11 @@ def make_runs(place, tmp_path, monkeypatch):
     return make
 
 
-def test_shares_of_a_run_give_the_tables_of_one_process(make_runs, place, tmp_path):
-    whole, shared = make_runs("whole"), make_runs("shared")
+def test_workers_give_the_tables_of_one_process(make_runs, place, tmp_path, monkeypatch):
+    monkeypatch.undo()  # parts are those of other processes, too
     job = editing.Job("controls", 2, QUICK)
-    whole.run(job)
-    shares = shared.list_shares(job)
-    assert shares == ["1/4", "2/4", "3/4", "4/4"], "four edits of each model"
-    assert shared.list_shares(job._replace(changes={})) == [None]
-    for share in reversed(shares):
-        assert not (tmp_path / "shared/controls/edit.parquet").exists()
-        shared.run(job, share)
+    for name, words in {"whole": (), "shared": ("--on", "local:2")}.items():
+        make_runs(name, *words).run(job)
     one, other = (read_result(tmp_path / name / "controls") for name in ("whole", "shared"))
     for name in one.tables:
         assert str(one.tables[name].to_pylist()) == str(other.tables[name].to_pylist())

@@ -34,6 +34,7 @@ SMALLER = {
     "slots": "--facts 4 --phrasings 2 --groups d2p --permutations 99",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
+    "bench": "--methods lens,attention --mechanisms decoy --forms 1",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
     "infilling": "--texts 2 --gaps 1 --candidates 1",

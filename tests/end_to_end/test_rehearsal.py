@@ -55,6 +55,7 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--trained-on": "8",
     },
     "unmask correctors": {"--languages": "1", "--draws": "2", "--rows": "4", "--most-calls": "8"},
+    "unmask bench": {"--methods": "lens,interchange", "--forms": "1"},
     "unmask quality": {"--texts": "2", "--steps": "2,4", "--length": "32"},
     "unmask mending": {"--texts": "2", "--calls": "2,4", "--length": "32"},
     "unmask sweep": {"--processes": "2"},

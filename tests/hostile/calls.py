@@ -131,6 +131,7 @@ TINY: dict[str, dict[str, Any]] = {
                  "texts": 1, "length": 16},
     "correctors": {"correctors": ("uniform=1",), "remaskings": ("conf",), "languages": 1,
                    "draws": 1, "rows": 2, "most_calls": 8},
+    "bench": {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "paths": {"facts": 1, "steps": 2, "bands": 1, "heads": False, "splits": ("p2d_same",)},
@@ -199,10 +200,9 @@ CALLS: dict[str, Call] = {
                      "knockout", "paths", "represent", "interchange", "erasure", "slots", "quality",
                      "mending", "infilling", "planted", "guidance")
     },
-    "correctors": Call(
-        with_first(unmask.correctors, out=own_out, **TINY["correctors"]),
-        find_measure("correctors").settings,
-        {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]}),
+    **{name: Call(with_first(getattr(unmask, name), out=own_out, **TINY[name]),
+        find_measure(name).settings, {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]})
+        for name in ("correctors", "bench")},
     "symmetry": Call(ask("symmetry"), find_measure("symmetry").settings,
         SUBJECTS | {"out": PATH[1:]}),
     "read_trajectories": Call(

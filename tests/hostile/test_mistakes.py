@@ -56,19 +56,24 @@ def test_numbers_and_kinds_that_do_not_fit(words, said):
         {"RANK": "5", "WORLD_SIZE": "2"},
         {"RANK": "-1", "WORLD_SIZE": "0"},
         {"RANK": "0", "WORLD_SIZE": "9" * 5000},
-        {"WORLD_SIZE": "2"},
         {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "x"},
     ],
 )
-def test_ranks_that_torchrun_never_sets(variables, monkeypatch, tmp_path):
+def test_ranks_that_torchrun_never_sets(variables, monkeypatch):
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    out = str(tmp_path / "run")
-    with pytest.raises(UserError, match="the environment says .* as torchrun sets them; start"):
-        run_verb(["recall", "reversal-mdm", "--out", out, "--limit", "1", "--device", "cpu"])
-    if "RANK" in variables:
-        with pytest.raises(UserError, match="the environment says"), join("cpu"):
-            pass
+    message = "the environment says .* as torchrun sets them; start"
+    with pytest.raises(UserError, match=message), join("cpu"):
+        pass
+
+
+def test_torchrun_is_for_training(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for verb in ("recall", "sweep", "study", "info"):
+        with pytest.raises(UserError, match=f"unmask {verb} was started by torchrun .* --on"):
+            run_verb([verb, "reversal-mdm"])
+    run_verb(["train", "--help"])
 
 
 def test_processes_that_cannot_meet(monkeypatch):

@@ -1,8 +1,10 @@
 """Runs of measures: parts that resume, what is refused, what is read and pooled."""
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,11 @@ from typer.testing import CliRunner
 
 from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
 from unmask import UserError
+from unmask.base.errors import NotMeasuredError
+from unmask.base.locks import RunRefusedError, lock_run
 from unmask.base.reading import read_json_object
 from unmask.base.runs import compare_inputs
+from unmask.base.work import FOLDER, work_on
 from unmask.cli.verbs import run_verb
 from unmask.measures import runner, table
 from unmask.measures.inputs import RunFolders
@@ -28,10 +33,9 @@ def registered(monkeypatch):
     monkeypatch.setitem(table.MEASURES._given, "counting", MEASURE)
 
 
-def run(folder, models=MODELS, fresh=False, rank=0, world=1, **changes):
+def run(folder, models=MODELS, fresh=False, **changes):
     inputs, chosen = CountingInputs(models), CountingSettings(**changes)
-    more = {"fresh": fresh, "rank": rank, "world": world}
-    return run_measure(MEASURE, inputs, chosen, folder, **more), inputs
+    return run_measure(MEASURE, inputs, chosen, folder, fresh), inputs
 
 
 def read_numbers(folder) -> dict:
@@ -46,7 +50,7 @@ def read_numbers(folder) -> dict:
 
 def test_the_command_that_draws_a_run_can_be_pasted(tmp_path, capsys):
     out = tmp_path / "my run"
-    extras = {"out": out, "fresh": False, "shard": None, "page": None, "as_json": False}
+    extras = {"out": out, "fresh": False, "on": None, "page": None, "as_json": False}
     extras["show_all"] = True
     run_verb(MEASURE, {"models": MODELS}, CountingSettings(), extras)
     assert capsys.readouterr().out.endswith(f"draw it: unmask report '{out}'\n")
@@ -119,38 +123,57 @@ def test_a_run_without_a_row_gives_way_to_another(tmp_path):
         run(tmp_path / "rows", shift=1.0)
 
 
-def test_processes_share_the_jobs(tmp_path):
-    """Ranks that run one after the other leave what one process leaves."""
+class PickledEngine:
+    """One worker in this process, which gets its work as another process does."""
+
+    delay = 0.0
+
+    def start(self, work, keys):
+        self.given = pickle.dumps((work, keys))
+
+    def tend(self, left):
+        work, keys = pickle.loads(self.given)
+        (work.folder / FOLDER).mkdir(exist_ok=True)
+        work_on(work, keys, uuid4().hex)
+        return False
+
+    def stop(self):
+        pass
+
+
+def run_shared(folder, models=MODELS, **changes):
+    inputs, chosen = CountingInputs(models), CountingSettings(**changes)
+    given = {"models": models}
+    return run_measure(MEASURE, inputs, chosen, folder, False, PickledEngine(), given), inputs
+
+
+def test_workers_leave_what_one_process_leaves(tmp_path):
     whole, _ = run(tmp_path / "whole")
-    nothing, inputs = run(tmp_path / "shared", rank=1, world=2)
-    assert nothing is None and inputs.worked == ["two"]
-    result, inputs = run(tmp_path / "shared", rank=0, world=2)
-    assert inputs.worked == ["one", "three"] and result.section == whole.section
+    result, inputs = run_shared(tmp_path / "shared")
+    assert inputs.worked == [] and result.section == whole.section
     assert read_numbers(tmp_path / "shared") == read_numbers(tmp_path / "whole")
 
 
-def test_shards_are_merged_by_the_last(tmp_path):
-    """In any order, none waiting for another; a run of the whole does what is left, and merges."""
-    whole, _ = run(tmp_path / "whole")
+def test_a_run_is_shared_or_held_alone(tmp_path):
+    run_shared(tmp_path)
+    with lock_run(tmp_path, shared=True), pytest.raises(RunRefusedError, match="in use by"):
+        run(tmp_path)
+    with lock_run(tmp_path), pytest.raises(RunRefusedError, match="in use by"):
+        run_shared(tmp_path)
 
-    def run_shard(folder, shard, world=1):
-        inputs, chosen = CountingInputs(MODELS), CountingSettings()
-        result = run_measure(MEASURE, inputs, chosen, folder, shard=shard, world=world)
-        return result, inputs.worked
 
-    assert run_shard(tmp_path / "two", "2/2") == (None, ["two"])
-    assert run_shard(tmp_path / "two", "2/2") == (None, [])  # resumed
-    result, worked = run_shard(tmp_path / "two", "1/2")
-    assert worked == ["one", "three"] and result.section == whole.section
-    assert read_numbers(tmp_path / "two") == read_numbers(tmp_path / "whole")
-    assert run_shard(tmp_path / "left", "3/3") == (None, ["three"])
-    result, inputs = run(tmp_path / "left")
-    assert inputs.worked == ["one", "two"] and result.section == whole.section
-    for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2", "9" * 5000 + "/2"):
-        with pytest.raises(UserError, match="expected i/n, such as 1/4"):
-            run_shard(tmp_path / "wrong", wrong)
-    with pytest.raises(UserError, match="2 processes of torchrun, which share the work"):
-        run_shard(tmp_path / "two", "1/2", world=2)
+def test_the_first_error_of_workers_is_raised_when_the_others_have_ended(tmp_path, monkeypatch):
+    def list_jobs(inputs, settings):
+        def refuse():
+            raise NotMeasuredError("no runs", measure="recall")
+
+        jobs = list(MEASURE.jobs(inputs, settings))
+        return [replace(jobs[0], work=refuse), *jobs[1:]]
+
+    monkeypatch.setitem(table.MEASURES._given, "counting", replace(MEASURE, jobs=list_jobs))
+    with pytest.raises(NotMeasuredError, match="There is no run of `unmask recall` to read"):
+        run_shared(tmp_path)
+    assert len(list((tmp_path / "parts" / "counting").glob("*.parquet"))) == 2
 
 
 def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
@@ -205,12 +228,6 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
         for folder in (out, tmp_path / "whole")
     )
     assert left == expected | {path.relative_to(out) for path in notes}
-
-
-def test_fresh_is_not_for_several_processes(tmp_path):
-    with pytest.raises(UserError, match="--fresh was given to 2 processes at once"):
-        run(tmp_path / "out", fresh=True, rank=1, world=2)
-    assert not (tmp_path / "out").exists()
 
 
 def test_parts_without_a_record_are_refused(tmp_path):
@@ -288,7 +305,7 @@ def test_a_model_is_measured_alike_in_any_company(order, facts, tmp_path_factory
         assert row["mean"] - number == pytest.approx(own["mean"])
 
 
-def test_the_command_line_is_the_settings(tmp_path, monkeypatch, caplog):
+def test_the_command_line_is_the_settings(tmp_path):
     """Options, defaults, lists and mistakes come from the dataclass; --json is the summary."""
     import typer
 
@@ -312,18 +329,3 @@ def test_the_command_line_is_the_settings(tmp_path, monkeypatch, caplog):
         assert isinstance(failed.exception, UserError) and said in str(failed.exception)
     helped = CliRunner().invoke(app, ["counting", "--help"]).stdout
     assert "Facts of each model." in helped and "[default: 1,2]" in helped
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    shared = tmp_path / "shared"
-    done = CliRunner().invoke(app, [*words[:3], "--out", str(shared)], catch_exceptions=False)
-    parts = list((shared / "parts" / "counting").glob("*.parquet"))
-    assert done.stdout == "" and [part.stem for part in parts] == ["two"]
-    # The first process gathers what the others leave; where none comes, it says for whom it waits.
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(runner, "_PATIENCE", 0.0)
-    monkeypatch.setattr("time.sleep", lambda seconds: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        CliRunner().invoke(
-            app, [*words[:3], "--out", str(tmp_path / "alone")], catch_exceptions=False
-        )
-    assert "1 of 2 parts are still to come" in caplog.text and "WORLD_SIZE is 2" in caplog.text

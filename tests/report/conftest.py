@@ -10,6 +10,7 @@ from tests.conftest import make_model
 from tests.measures.test_knowns import KNOWNS
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.pair import finished, make_fact, place
+from unmask.experiments.bench.measure import MEASURE as BENCH
 from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
 from unmask.experiments.guidance.corpus import make_biographies
 from unmask.experiments.guidance.measure import MEASURE as GUIDANCE
@@ -78,7 +79,7 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
 
 
 def measure_steering(folder: Path) -> dict[str, Result]:
-    """Correctors, planted tokens and guidance, as small as they go."""
+    """Correctors, planted tokens, guidance and methods, as small as they go."""
     few = {"correctors": ("uniform=1",), "remaskings": ("conf",), "rows": 4, "most_calls": 8}
     planted = {"counts": (1,), "at_steps": (1,), "steps": 2, "orders": ("left",), "people": 2}
     planted |= {"lengths": (60, 62), "remasks": ("none",), "guidances": (0.0,), "device": "cpu"}
@@ -88,10 +89,13 @@ def measure_steering(folder: Path) -> dict[str, Result]:
     drawn = {"texts": 2, "passes": (6,), "strengths": (4.0,), "guidances": (1.0,), "draws": (2,)}
     drawn |= {"length": 24, "device": "cpu"}
     out, model = (
-        {name: folder / name for name in ("correctors", "planted", "guidance")},
+        {name: folder / name for name in ("correctors", "planted", "guidance", "bench")},
         make_model(),
     )
+    scored = {"methods": ("lens", "interchange", "attention"), "forms": 1}
+    scored |= {"mechanisms": ("one store", "two stores", "decoy")}
     return {
+        "bench": BENCH(out=out["bench"], **scored),
         "correctors": CORRECTORS(languages=1, draws=1, out=out["correctors"], **few),
         "planted": PLANTED(model, data=make_sealed_corpus(2), out=out["planted"], **planted),
         "guidance": GUIDANCE(model, data=make_biographies(lives, 24), out=out["guidance"], **drawn),

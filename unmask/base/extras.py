@@ -12,9 +12,10 @@ EXTRAS = {
         *("matplotlib", "plotly", "starlette", "uvicorn"),
     ),
     "lm-eval": ("lm_eval",),
+    "cluster": ("submitit", "distributed"),
 }
 """Modules of each extra: `study` has the command line, the measures, their report and the explorer,
-`lm-eval` the lm-evaluation-harness."""
+`lm-eval` the lm-evaluation-harness, `cluster` Slurm and Dask."""
 HOME = Path(__file__).parents[2]
 
 

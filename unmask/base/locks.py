@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from unmask.base.errors import UserError
 from unmask.base.files import told_as_sentence
 
-PATTERN = "run-*-of-*.lock"
+SOLE, PATTERN = "run.lock", "run*.lock"
 
 
 class RunRefusedError(UserError):
@@ -25,20 +25,21 @@ class RunRefusedError(UserError):
 
 
 @contextmanager
-def lock_run(folder: str | Path, rank: int = 0, world: int = 1) -> Generator[None]:
+def lock_run(folder: str | Path, shared: bool = False) -> Generator[None]:
     """Hold a run folder inside the block; refused where another process holds it.
 
-    Process `rank` of `world` that share one run has a lock of its own: it waits for none of the
-    others, and is refused where its own place is taken or another run is at work.
+    Commands that share a run may hold it at once, each by a lock of its own, while nobody holds it
+    alone.
     """
     folder = Path(folder)
     was_there = folder.exists()
     if was_there and not folder.is_dir():
         raise UserError(f"{folder} is a file: expected the path of a folder to write a run to.")
     try:
-        with _hold(folder / f"run-{rank}-of-{world}.lock"):
+        own = f"run-{socket.gethostname()}-{os.getpid()}.lock" if shared else SOLE
+        with _hold(folder / own):
             for other in folder.glob(PATTERN):
-                if not other.name.endswith(f"-of-{world}.lock"):
+                if other.name != own and (other.name == SOLE or not shared):
                     with _hold(other):  # refused, or a killed process left it and it goes
                         pass
             yield

@@ -37,6 +37,7 @@ KINDS = {
     "corruption": "unmask.tracing.corruption:CORRUPTIONS",
     "metric": "unmask.tracing.metrics:METRICS",
     "rule": "unmask.evaluation.metrics:RULES",
+    "method": "unmask.experiments.bench.methods:METHODS",
 }
 """Where the table of each kind is; it is imported once something of the kind is asked for."""
 _NAME = re.compile(r"\w[\w.-]*")

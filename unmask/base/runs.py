@@ -117,25 +117,19 @@ def open_run(
     loose: frozenset[str] = frozenset(),
     files: Iterable[str] = (),
     fresh: bool = False,
-    rank: int = 0,
-    world: int = 1,
+    shared: bool = False,
 ) -> Generator[Path]:
     """The run folder, held inside the block, with a `run.json` that says how to repeat the run.
 
     A folder that holds a run of other settings or contents is refused: its artefacts would be
     mixed up. Settings named in `loose` may differ. With `fresh` the run that is there is removed:
     `files` are the patterns of all that such a run writes, and nothing else goes; a folder with
-    files and no record of a run is refused. `rank` of `world` processes that share a run may be in
-    the folder at once.
+    files and no record of a run is refused. Several commands that go on with a `shared` run may be
+    in the folder at once.
     """
     folder, files = Path(folder), tuple(files)
-    if fresh and world > 1:
-        raise UserError(
-            f"--fresh was given to {world} processes at once, which would remove each other's "
-            "parts: choose another folder with --out."
-        )
     _refuse_foreign(folder)
-    with lock_run(folder, rank, world):
+    with lock_run(folder, shared and not fresh):
         if not (folder / RECORD).is_file():
             _refuse_unknown(folder, ["*"] if fresh else files)
         elif fresh:
@@ -145,7 +139,7 @@ def open_run(
             check_run(folder, record, loose)
         if not (folder / RECORD).is_file():
             write_record(folder, record)
-        elif rank == 0:
+        else:
             note_versions(folder, record)
         yield folder
 
@@ -164,7 +158,7 @@ def _refuse_unknown(folder: Path, patterns: Iterable[str]) -> None:
     """Refuse files where no record is: nobody knows whose they are, and what made them."""
     known = sorted(path for pattern in patterns for path in folder.glob(pattern))
     left = [path for path in known if not is_passing(path)]
-    if left and not (folder / RECORD).is_file():  # of another rank, which has just begun
+    if left and not (folder / RECORD).is_file():  # of another command, which has just begun
         raise RunRefusedError(
             f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} of a run that wrote it: "
             "choose another folder with --out, or remove what is there."

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unmask import __version__
+from unmask.base.errors import UserError
 from unmask.base.plugins import list_installed
 from unmask.cli.exits import MISTAKE, explain_errors, show_any_text, stop_alike
 
@@ -21,6 +22,9 @@ MODULES |= {"report": "study", "info": "models", "convert": "models"}
 """The module of this folder for each verb that is no measure."""
 FUNCTIONS = {"train": "train_recipe"}
 """Functions that are not called as their verb is."""
+
+RANKED = ("train", "harness")
+"""Verbs whose processes torchrun may start: torch and the harness let them work together."""
 
 
 def list_verbs() -> dict[str, dict[str, str]]:
@@ -65,6 +69,7 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
+        refuse_ranks(str(name))
         return name, command and load_verb(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -110,6 +115,17 @@ def run_command_line() -> None:
             show()
             sys.exit(getattr(error, "exit_code", MISTAKE))
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def refuse_ranks(verb: str) -> None:
+    """Refuse to be one of several processes of torchrun, where they would all do the same."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if verb not in RANKED and world != "1" and "RANK" in os.environ:
+        raise UserError(
+            f"unmask {verb} was started by torchrun ({world:.20} processes), which is for unmask "
+            f"{' and unmask '.join(RANKED)}: give the command once, and where to work by --on, "
+            "such as --on local:2; or unset RANK and WORLD_SIZE."
+        )
 
 
 class _StderrHandler(logging.Handler):

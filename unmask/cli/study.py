@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from unmask.base.engines import ON
 from unmask.base.errors import UserError, describe_notice
 from unmask.base.progress import announce
 from unmask.cli.exits import note_when_stopped
@@ -29,6 +30,7 @@ EXTRAS = (
     add_option("fresh", bool, False, "Remove the study that --out holds, and begin anew."),
     add_option("as_json", bool, False, "Print the findings as JSON.", "--json"),
     add_option("out", Path, Path("runs/study"), "Folder of the tables and the page."),
+    add_option("on", str | None, None, ON),
 )
 
 
@@ -58,9 +60,10 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
     resume = f"unmask study --resume --out {shlex.quote(str(out))}"
     with note_when_stopped(lambda: f"go on where it stopped with: {resume}"):
         if extras["resume"]:
-            study = resume_study(out, stages=stages, report=report)
+            study = resume_study(out, stages, report, on=extras["on"])
         else:
-            study = run_study(replace(settings, size=size), out, stages, report, extras["fresh"])
+            settings, more = replace(settings, size=size), (extras["fresh"], extras["on"])
+            study = run_study(settings, out, stages, report, *more)
     if extras["as_json"]:
         print(json.dumps(_collect(study), ensure_ascii=False))
     else:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.config import CheckedSettings
-from unmask.base.devices import read_ranks
+from unmask.base.engines import ON, find_engine
+from unmask.base.errors import UserError
 from unmask.base.progress import announce
+from unmask.base.work import WorkEngine
 from unmask.cli.exits import note_when_stopped, repeat_command
 from unmask.cli.options import add_option, make_command
 from unmask.measures.measure import Measure
@@ -19,11 +21,10 @@ from unmask.measures.measure import Measure
 def make_verb(measure: Measure) -> Any:
     """The command of one measure."""
     out, again = Path("runs") / measure.name, "Remove the run that --out holds, and begin anew."
-    share = "Work on one of several shares of the run, such as 1/4; the last to end merges."
     extras = (
         add_option("out", Path, out, "Folder of the run; resumes what it holds."),
         add_option("fresh", bool, False, again),
-        add_option("shard", str | None, None, share),
+        add_option("on", str | None, None, ON),
         add_option("page", Path | None, None, "Also draw the result to this .html or .md file."),
         add_option("show_all", bool, False, "Print all tables, whole.", "--all"),
         add_option("as_json", bool, False, "Print the summary as JSON instead.", "--json"),
@@ -42,22 +43,17 @@ def run_verb(
     from unmask.measures.runner import run_measure, settle
     from unmask.report.render_terminal import show_section
 
-    out, shard, page = (extras[name] for name in ("out", "shard", "page"))
+    out, page, engine = extras["out"], extras["page"], find_engine(extras["on"])
     if page is not None:
         from unmask.report.page import check_place
 
         check_place(page)
     with note_when_stopped(lambda: _describe_rest(out)):
+        _check_dtype(settings, engine)
         settings = settle(settings)
         with announce(f"{measure.name}, reading models and data"):
             inputs = measure.inputs.read(given, settings)
-        # As torchrun sets them. A call from Python does not read them: a notebook may have them.
-        rank, world, _ = read_ranks()
-        result = run_measure(measure, inputs, settings, out, extras["fresh"], shard, rank, world)
-    if result is None:  # another process of several shows it
-        if shard is not None:
-            print(f"share {shard} is done, others are not yet; the last one writes the tables")
-        return
+        result = run_measure(measure, inputs, settings, out, extras["fresh"], engine, given)
     if page is not None:
         from unmask.report.page import draw_report
 
@@ -71,6 +67,18 @@ def run_verb(
     drawn = f"page: {page}" if page else f"draw it: unmask report {shlex.quote(str(out))}"
     more = "" if extras["show_all"] else "; all of it here: --all"
     console.print(f"tables: {out}; {drawn}{more}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_dtype(settings: CheckedSettings, engine: WorkEngine | None) -> None:
+    """Refuse to choose a dtype on this machine for others that have GPUs."""
+    import torch
+
+    is_open = getattr(engine, "gpus", 0) and getattr(settings, "dtype", "") == "auto"
+    if is_open and not torch.cuda.is_available():
+        raise UserError(
+            "--on asks for GPUs, and there is none here, where the dtype auto is decided: add "
+            "--dtype float32 or --dtype bfloat16."
+        )
 
 
 def _describe_rest(out: Path) -> str | None:

@@ -124,13 +124,22 @@ Intervene = Callable[[int, str, Standing], None]
 stands there at each position, which it may change."""
 
 
+Edge = tuple[int, int, int]
+"""A layer, a position that reads, and the one that it reads, by whichever head."""
+
+
 def embed(program: Program, tokens: Sequence[int]) -> Standing:
     """The values that tokens and their positions give."""
     return [{**program.tokens[token], POSITION: at} for at, token in enumerate(tokens)]
 
 
-def run(program: Program, tokens: Sequence[int], change: Intervene | None = None) -> Standing:
-    """The values after the last layer at each position of a row."""
+def run(
+    program: Program,
+    tokens: Sequence[int],
+    change: Intervene | None = None,
+    cut: Edge | None = None,
+) -> Standing:
+    """The values after the last layer at each position of a row; heads bring nothing by a cut."""
     states = embed(program, tokens)
     for number, layer in enumerate(program.layers):
         _call(change, number, "resid_in", states)
@@ -138,6 +147,8 @@ def run(program: Program, tokens: Sequence[int], change: Intervene | None = None
         brought: Standing = [{} for _ in states]
         for head in layer.heads:
             for at, place in find_edges(program, head, states):
+                if (number, at, place) == cut:
+                    continue
                 pairs = head.moves.items()
                 brought[at] |= {to: states[place][of] for of, to in pairs if of in states[place]}
         _call(change, number, "attn_out", brought)

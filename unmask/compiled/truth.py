@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from unmask.compiled.mechanisms import IDS, Compiled
-from unmask.compiled.program import OUT, AmbiguousError, Program, Standing, find_edges, run
+from unmask.compiled.program import OUT, AmbiguousError, Edge, Program, Standing, find_edges, run
 
 SITES = ("resid_in", "attn_out", "mlp_out", "resid_out")
 Site = tuple[int, str, int]
@@ -137,3 +137,20 @@ def list_edges(program: Program, tokens: Sequence[int]) -> Iterator[tuple[int, i
             for at, place in find_edges(program, head, states):
                 if head.moves.keys() & states[place].keys():
                     yield layer, number, at, place
+
+
+def list_needed_edges(compiled: Compiled, verb: int = 0, phrasing: int = 0) -> dict[int, set[Edge]]:
+    """By step, the edges without which some question's next word becomes another one or none.
+
+    Those of the beginning are left out: a head that finds nothing reads there, where nothing is.
+    """
+    program, needed = compiled.program, dict[int, set[Edge]]()
+    for questions in list_steps(compiled, verb, phrasing):
+        for step in questions:
+            at, edges = step.readers[step.step - 1], needed.setdefault(step.step, set())
+            clean = run(program, step.tokens)[at].get(OUT)
+            for layer, _, reads, is_read in set(list_edges(program, step.tokens)):
+                edge = (layer, reads, is_read)
+                if is_read and run(program, step.tokens, cut=edge)[at].get(OUT) != clean:
+                    edges.add(edge)
+    return needed

@@ -48,7 +48,6 @@ def call_measure(
         folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
     try:
         result = run_measure(measure, inputs, chosen, folder, fresh and out is not None)
-        assert result is not None, "one process alone has the result"
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)

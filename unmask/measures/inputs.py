@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
-from unmask.base.devices import read_ranks
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.runs import DIGESTS, DTYPES
@@ -86,7 +85,7 @@ class ModelInputs:
             return place
         if member.key not in self._loaded:
             self._loaded.clear()
-            self._loaded[member.key] = load(place, choose_device(self.device), self.dtype)
+            self._loaded[member.key] = load(place, self.device, self.dtype)
         return self._loaded[member.key]
 
     def ask_each(
@@ -108,7 +107,7 @@ class ModelInputs:
 
         if isinstance(place, Model):
             return name_dtype(place.net.embedding.weight.dtype)
-        return name_dtype(find_dtype(place, choose_device(self.device), self.dtype))
+        return name_dtype(find_dtype(place, self.device, self.dtype))
 
     def record(self) -> dict[str, Any]:
         dtypes = {each.name: map(self._find_dtype, each.members) for each in self.families}
@@ -330,13 +329,3 @@ class RunFolders:
             raise UserError(f"no run was given: expected folders of `unmask {self.of}`.")
         names = name_folders([result.folder for result in results])
         return RunInputs(dict(zip(names, results, strict=True)))
-
-
-def choose_device(device: str) -> str:
-    """Under torchrun, each process's own GPU where `device` leaves it open."""
-    import torch
-
-    _, world, local = read_ranks()
-    if world == 1 or device not in ("auto", "cuda"):
-        return device
-    return f"cuda:{local}" if torch.cuda.is_available() else "cpu"

@@ -5,13 +5,12 @@ read_result     a run folder → its `Result`, without a model
 pool_results    several results of one measure → one
 """
 
-import logging
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.code import PLAIN, digest_code
 from unmask.base.config import CheckedSettings, build
@@ -19,9 +18,11 @@ from unmask.base.errors import UserError
 from unmask.base.identity import digest_file
 from unmask.base.locks import RunRefusedError
 from unmask.base.plugins import describe_plugins, require_plugins
-from unmask.base.progress import announce, track
+from unmask.base.progress import announce
 from unmask.base.runs import RunRecord, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, has_rows, read_table, write_table
+from unmask.base.work import FOLDER as WORK
+from unmask.base.work import WorkEngine, run_jobs
 from unmask.measures.contract import Inputs, Job, Rows, Tables
 from unmask.measures.result import FolderTables, Result, list_differences, name_dtypes, name_folders
 from unmask.measures.settings import MachineSettings
@@ -33,13 +34,9 @@ if TYPE_CHECKING:
 
     from unmask.measures.measure import Measure
 
-_log = logging.getLogger(__name__)
-
 SUMMARY = "summary"
 MEASURE = "the measure"
 """Whose code a record of a run has, beside that of functions that were given."""
-_PATIENCE = 30.0
-"""Seconds that the first process waits for others without a word."""
 
 
 def settle(settings: CheckedSettings) -> CheckedSettings:
@@ -53,18 +50,15 @@ def run_measure(
     settings: CheckedSettings,
     folder: Path,
     fresh: bool = False,
-    shard: str | None = None,
-    rank: int = 0,
-    world: int = 1,
-) -> Result | None:
+    engine: WorkEngine | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Result:
     """Run what is missing of a measure in `folder`, and write its tables and its summary.
 
     With `fresh` the run that the folder holds is removed first, as is another run of this measure
-    that was refused before it had a row. Of `world` processes each works on its share of the jobs;
-    they share nothing but the folder. The first one (`rank` 0) waits for the others and
-    gathers the tables; they return None. With `shard` "i/n" this process works on the i-th of n
-    shares and waits for none of the others: it gathers the tables if all parts are there, and else
-    returns None.
+    that was refused before it had a row. Without an engine this process does the jobs, and the
+    first that fails ends the run. The workers of an `engine` read the inputs by themselves, from
+    what was `given`; one job that fails stops no other, and another command may join.
     """
     known = fields(settings)
     loose = frozenset(each.name for each in known if not each.metadata.get("is_identity", True))
@@ -84,17 +78,12 @@ def run_measure(
         jobs = list(measure.jobs(inputs, settings))
     if not jobs:
         raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
-    if shard is not None:
-        if world > 1:
-            raise UserError(
-                f"--shard {shard} was given to {world} processes of torchrun, which share the work "
-                "themselves: leave it out, or start the processes one by one."
-            )
-        rank, world = parse_shard(shard)
-    files = list_run_files(measure)
-    fresh = fresh or (world == 1 and gives_way)
-    with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
-        return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
+    files, shared = list_run_files(measure), engine is not None
+    options: dict[str, Any] = {"fresh": fresh or gives_way, "shared": shared}
+    with open_run(folder, record, loose=loose, files=files, **options):
+        work = MeasureWork(measure, settings, folder, given or {}, {job.key: job for job in jobs})
+        _do_jobs(work, engine)
+        return _gather(work)
 
 
 def _list_chosen(
@@ -105,7 +94,8 @@ def _list_chosen(
         yield "measure", measure.name
     for field in fields(settings):
         if kind := field.metadata.get("plugin"):
-            yield kind, getattr(settings, field.name)
+            value = getattr(settings, field.name)
+            yield from ((kind, each) for each in (value if isinstance(value, tuple) else (value,)))
     yield from (("noise", family.kind) for family in getattr(inputs, "families", ()))
 
 
@@ -144,71 +134,70 @@ def _gives_way(measure: "Measure", folder: Path, record: RunRecord, loose: froze
     return False
 
 
-def parse_shard(shard: str) -> tuple[int, int]:
-    """The number of a share, from 0, and of all shares, given as "i/n" with i from 1."""
-    number, _, count = shard.partition("/")
-    is_number = len(shard) < 20 and number.isdecimal() and count.isdecimal()
-    if not (is_number and 1 <= int(number) <= int(count)):
-        raise UserError(
-            f"--shard is {shard!r:.60}: expected i/n, such as 1/4 for the first of four."
-        )
-    return int(number) - 1, int(count)
-
-
 def list_run_files(measure: "Measure") -> list[str]:
     """Patterns of all files that a run of the measure leaves in its folder."""
     tables = [f"{name}.parquet" for name in measure.tables]
     parts = [f"parts/{name}/*.parquet" for name in measure.tables]
-    return [*tables, *parts, f"{SUMMARY}/*.parquet"]
+    return [*tables, *parts, f"{SUMMARY}/*.parquet", f"{WORK}/*", f"{WORK}/slurm/*"]
 
 
-def _run_jobs(
-    measure: "Measure",
-    jobs: Sequence[Job],
-    settings: CheckedSettings,
-    folder: Path,
-    rank: int,
-    world: int,
-    waits: bool,
-) -> Result | None:
-    parts = {
-        name: Parts(folder / "parts" / name, schema) for name, schema in measure.tables.items()
-    }
-    # The last table's part is written last: with it, all parts of a job are there.
-    done = parts[list(parts)[-1]]
-    missing = [job for job in jobs[rank::world] if not done.has(job.key)]
-    shown = track(missing, measure.name, len(missing), in_lines=True, cost=lambda job: job.cost)
-    with closing(shown) as tracked:
-        for job in tracked:
-            _work(job, parts)
+@dataclass
+class MeasureWork:
+    """The jobs of a run. In another process they are made anew, from what names its inputs."""
 
-    if waits and rank == 0:
-        _wait_for(jobs, done, world)
-    if (waits and rank != 0) or not all(done.has(job.key) for job in jobs):
-        return None
+    measure: "Measure"
+    settings: CheckedSettings
+    folder: Path
+    given: Mapping[str, Any]
+    jobs: Mapping[str, Job]
+    deadline: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"measure": self.measure.name, "jobs": {}}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, measure=find_measure(state["measure"]))
+
+    @cached_property
+    def parts(self) -> dict[str, Parts]:
+        """The parts of each table; a job's part of the last one is written last."""
+        tables = self.measure.tables.items()
+        return {name: Parts(self.folder / "parts" / name, schema) for name, schema in tables}
+
+    def is_done(self, key: str) -> bool:
+        return self.parts[list(self.parts)[-1]].has(key)
+
+    def open(self) -> Callable[[str], None]:
+        if not self.jobs:
+            inputs = self.measure.inputs.read(self.given, self.settings)
+            self.jobs = {job.key: job for job in self.measure.jobs(inputs, self.settings)}
+        return lambda key: _work(self.jobs[key], self.parts)
+
+
+def _do_jobs(work: MeasureWork, engine: WorkEngine | None) -> None:
+    """Do all jobs; the first error is raised, here at once, of an engine after the others."""
+    costs, first = {key: job.cost for key, job in work.jobs.items()}, None
+    with closing(run_jobs(work, costs, engine, work.measure.name)) as ended:
+        for _, error in ended:
+            first = first or error
+            if first is not None and engine is None:
+                break
+    if first is not None:
+        raise first
+
+
+def _gather(work: MeasureWork) -> Result:
+    """The result of all parts, with its tables and its summary written."""
+    measure, folder = work.measure, work.folder
     tables, record = FolderTables(folder, measure.tables), read_record(folder)
     dtype = name_dtypes([record])
     for name in measure.tables:
-        parts[name].gather((job.key for job in jobs), folder / f"{name}.parquet", dtype)
-    result = Result(measure, settings, (record,), tables, folder)
+        work.parts[name].gather(work.jobs, folder / f"{name}.parquet", dtype)
+    result = Result(measure, work.settings, (record,), tables, folder)
     for name, rows in result.summary.items():
         path = folder / SUMMARY / f"{name}.parquet"
         write_table(path, rows, summary_schema(measure, name), dtype)
     return result
-
-
-def _wait_for(jobs: Sequence[Job], done: Parts, world: int) -> None:
-    """Return once the other processes have written their parts; if one fails, torchrun ends all."""
-    due: float | None = time.monotonic() + _PATIENCE
-    while missing := sum(not done.has(job.key) for job in jobs):
-        if due is not None and time.monotonic() >= due:
-            _log.warning(
-                "%d of %d parts are still to come from the other processes: WORLD_SIZE is %d. If "
-                "they were not started, stop this one, and unset RANK and WORLD_SIZE.",
-                missing, len(jobs), world,
-            )  # fmt: skip
-            due = None
-        time.sleep(1.0)
 
 
 def _work(job: Job, parts: Mapping[str, Parts]) -> None:

@@ -21,13 +21,13 @@ GROUPS = {
     "Texts": ("perplexity", "quality", "mending", "infilling"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
-        "edit",
+        "edit", "bench",
     ),
     "Steering": ("guidance", "correctors", "planted"),
 }  # fmt: skip
 """This package's measures by heading; the order of stages and sections. The line that
 `unmask --help` has of each stands in `unmask/assets/verbs.json`."""
-EXPERIMENTS = ("mending", "infilling", "guidance", "correctors", "planted")
+EXPERIMENTS = ("bench", "mending", "infilling", "guidance", "correctors", "planted")
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 
 

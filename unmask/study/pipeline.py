@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from unmask.base.config import CheckedSettings, build, check_arguments
+from unmask.base.engines import find_engine
 from unmask.base.errors import NotMeasuredError, UserError, suggest
 from unmask.base.files import write_json
 from unmask.base.identity import digest_values
@@ -20,6 +21,7 @@ from unmask.base.locks import RunRefusedError
 from unmask.base.progress import show_stages
 from unmask.base.reading import read_json
 from unmask.base.runs import DIGESTS, PAGE, RECORD, make_record, open_run, read_record
+from unmask.base.work import WorkEngine
 from unmask.measures import runner
 from unmask.measures.inputs import RunFolders, digest_families, record_models
 from unmask.measures.measure import Measure, Stage
@@ -91,6 +93,7 @@ def run_study(
     stages: Sequence[str] = (),
     report: Report | None = None,
     fresh: bool = False,
+    on: str | None = None,
     **changes: Any,
 ) -> StudyRun:
     """Run the study in `out`, or some stages of it, and draw its page.
@@ -104,11 +107,12 @@ def run_study(
         report: Called after each stage with its name and its seconds, None where it was done
             before.
         fresh: Remove the study that `out` holds, and begin anew.
+        on: Where stages are worked on, as by `unmask.base.engines`; by default in this process.
         changes: Settings by name, such as `size="quick"`.
     """
     from unmask.report.page import draw_report
 
-    settings = build(StudySettings, changes, "unmask.run_study", settings)
+    settings, engine = build(StudySettings, changes, "unmask.run_study", settings), find_engine(on)
     known = list_stages(settings.size)
     for name in stages:
         if name not in known:
@@ -120,7 +124,7 @@ def run_study(
             start = time.perf_counter()
             was_done = study.is_done(name)
             if not was_done:
-                entry = _run_stage(study, settings, name, *known[name])
+                entry = _run_stage(study, settings, name, *known[name], engine)
                 _record(study, entry | {"seconds": time.perf_counter() - start})
             show(name, True)
             if report is not None:
@@ -143,7 +147,11 @@ def _describe_unknown(stage: str, size: str) -> str:
 
 @check_arguments()
 def resume_study(
-    out: str | Path, stages: Sequence[str] = (), report: Report | None = None, fresh: bool = False
+    out: str | Path,
+    stages: Sequence[str] = (),
+    report: Report | None = None,
+    fresh: bool = False,
+    on: str | None = None,
 ) -> StudyRun:
     """Go on with the study in `out`, with its own settings.
 
@@ -152,12 +160,13 @@ def resume_study(
         stages: Names of the stages to run; all of them by default.
         report: Called after each stage, as by `unmask.run_study`.
         fresh: Remove what the study has done, and begin it anew.
+        on: Where stages are worked on, as by `unmask.run_study`.
     """
     record = read_record(out)
     if record.verb != "study":
         raise UserError(f"{out} holds a run of `unmask {record.verb}`, expected a study.")
     settings = build(StudySettings, record.settings, f"{out}/run.json")
-    return run_study(settings, out, stages, report, fresh)
+    return run_study(settings, out, stages, report, fresh, on)
 
 
 @contextmanager
@@ -229,14 +238,20 @@ def _save_corpus(corpus: "Corpus", folder: Path, family: "Family") -> None:
 
 
 def _run_stage(
-    study: StudyRun, settings: StudySettings, name: str, measure: Measure, stage: Stage
+    study: StudyRun,
+    settings: StudySettings,
+    name: str,
+    measure: Measure,
+    stage: Stage,
+    engine: WorkEngine | None,
 ) -> dict[str, Any]:
     """Run a stage; what stops it as a whole is stored as a code with its values."""
     entry: dict[str, Any] = {"stage": name, "measure": measure.name, "missing": None}
     try:
         chosen = choose_settings(study, settings, measure, stage)
-        inputs = measure.inputs.read(_choose_inputs(study, settings, measure, stage), chosen)
-        result = run_measure(measure, inputs, chosen, study.folder / name)
+        given = _choose_inputs(study, settings, measure, stage)
+        inputs = measure.inputs.read(given, chosen)
+        run_measure(measure, inputs, chosen, study.folder / name, engine=engine, given=given)
     except NotMeasuredError as error:
         return entry | {"tables": [], "missing": {"code": error.code, "values": error.values}}
     except RunRefusedError:
@@ -244,7 +259,6 @@ def _run_stage(
     except UserError as error:
         values = {"message": str(error)}
         return entry | {"tables": [], "missing": {"code": "error", "values": values}}
-    assert result is not None
     return entry | {"tables": [f"{table}.parquet" for table in measure.tables]}
 
 

@@ -18,7 +18,7 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.perplexity import score_documents
 from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS, list_labelled
-from unmask.measures.inputs import Member, ModelInputs, choose_device
+from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Rows
 from unmask.net.loading import load
 from unmask.net.model import Model
@@ -157,7 +157,7 @@ class GuidedTexts:
 
     @cached_property
     def scorer(self) -> Model:
-        return load(str(self.settings.scorer), choose_device(self.inputs.device), self.inputs.dtype)
+        return load(str(self.settings.scorer), self.inputs.device, self.inputs.dtype)
 
     def guide(self, member: Member) -> StateProbe:
         """The probe that steers this checkpoint; that of the one before is let go."""

@@ -1,12 +1,17 @@
-"""A measure by several processes: the array of slurm and torchrun, as the docs say it."""
+"""A measure on every engine, as the docs say it: what one process gives, whoever is killed."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+
+from tests.slurm import write_slurm
 
 pytestmark = pytest.mark.prove
 ROOT = Path(__file__).parents[2]
@@ -46,15 +51,29 @@ def read(folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_shares_give_what_one_process_gives(tmp_path, verb):
-    words = [verb, "reversal-mdm", *VERBS[verb], "--device", "cpu"]
-    end(start(["unmask", *words, "--out", str(tmp_path / "whole")]))
-    array = ["bash", str(ROOT / "docs/slurm/measure.sbatch"), *words]
-    slurm = {"OUT": str(tmp_path / "array"), "SLURM_ARRAY_TASK_COUNT": "2"}
-    shares = [start(array, SLURM_ARRAY_TASK_ID=number, **slurm) for number in "12"]
-    for share in shares:
-        end(share)
-    together = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "unmask", *words]
-    end(start([*together, "--out", str(tmp_path / "torchrun")]))
+def test_workers_give_what_one_process_gives(tmp_path, verb):
+    words = ["unmask", verb, "reversal-mdm", *VERBS[verb], "--device", "cpu"]
+    end(start([*words, "--out", str(tmp_path / "whole")]))
+    end(start([*words, "--on", "local:2", "--out", str(tmp_path / "local")]))
+    slurm = [*words, "--on", "slurm:workers=2", "--out", str(tmp_path / "slurm")]
+    end(start(slurm, **write_slurm(tmp_path / "scripts")))
     tables = read(tmp_path / "whole")
-    assert tables and read(tmp_path / "array") == tables == read(tmp_path / "torchrun")
+    assert tables and read(tmp_path / "local") == tables == read(tmp_path / "slurm")
+
+
+def test_a_killed_worker_changes_nothing(tmp_path):
+    words = ["unmask", "trace", "reversal-mdm", *VERBS["trace"], "--device", "cpu"]
+    end(start([*words, "--out", str(tmp_path / "whole")]))
+    command = start([*words, "--on", "local:2", "--out", str(tmp_path / "killed")])
+    killed = set[int]()
+    while command.poll() is None and len(killed) < 2:
+        for path in (tmp_path / "killed" / "work").glob("*.starts"):
+            with suppress(OSError, IndexError):  # it has just ended, or is being written
+                pid = int(path.read_text().split()[1])
+                if not killed:
+                    time.sleep(1.0)  # in the middle of it
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.05)
+    end(command)
+    assert len(killed) == 2 and read(tmp_path / "killed") == read(tmp_path / "whole")

@@ -1,0 +1,1 @@
+"""Methods scored on networks whose mechanism is known."""

@@ -1,0 +1,148 @@
+"""bench: which methods find what carries an answer, where the mechanism is known?
+
+Networks with hand-written weights answer facts by six mechanisms, at several depths, in several
+bases, masked and causal (`unmask.compiled`). Every method scores states (the stream after a layer,
+what attention and what the MLP adds, at each position and denoising step) or edges of attention, by
+how much the next word of an answer depends on them. It sees the model and questions with their
+answers; the mechanism stays with the programs that the weights are made from.
+
+A state matters where exchanging it for the same state of another question changes the word in the
+program, and is enough where it brings the other's; an edge matters where the word changes without
+it. AUROC is how often a place that matters scores above one that does not: 0.5 is chance. A place
+is called clear above the threshold that does best on networks of other mechanisms. Among the
+strongest: the share of places that matter among as many of the highest scores. Passes are texts
+through the whole network; gradients are not counted. Intervals are 95 % intervals by network, of
+which those of one mechanism are much alike.
+
+One store or two: what a method says that both directions of a fact share, held against whether the
+network has one entry for both or one for each. The threshold comes from other mechanisms.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import CheckedSettings, option
+from unmask.base.errors import UserError
+from unmask.compiled.mechanisms import MECHANISMS
+from unmask.experiments.bench.section import describe, summarise
+from unmask.measures.measure import Argument, Job, Measure, Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unmask.experiments.bench.networks import KnownNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings(CheckedSettings):
+    """Which methods are scored on which networks."""
+
+    filled = ("mechanisms",)
+    distinct = ("methods", "mechanisms")
+
+    methods: tuple[str, ...] = option(
+        (), "Methods, also other packages'; all of them by default.", plugin="method"
+    )
+    mechanisms: tuple[str, ...] = option(
+        MECHANISMS, "Mechanisms of the networks.", choices=lambda: MECHANISMS
+    )
+    forms: int | None = option(None, "Networks of each mechanism; all of them by default.", least=1)
+
+    def _problems(self) -> Iterator[str]:
+        from unmask.experiments.bench.methods import METHODS
+
+        for name in self.methods:
+            if name not in METHODS:
+                yield f"'methods' has {name!r}, expected some of {', '.join(METHODS)}"
+
+
+@dataclass(frozen=True)
+class KnownNetworks:
+    """No model and no data: the networks are made from the settings."""
+
+    def parameters(self) -> Sequence[Argument]:
+        return ()
+
+    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "KnownNetworks":
+        if given.get("models") or given.get("data") is not None:
+            raise UserError(
+                "models or data were given: methods are scored on networks whose mechanism is "
+                "known, made from the settings; leave models and data out."
+            )
+        return self
+
+    def record(self) -> dict[str, Any]:
+        return {}
+
+
+def list_jobs(inputs: KnownNetworks, settings: BenchSettings) -> Iterator[Job]:
+    """One part for what is true of each network, and one for each method and network."""
+    from unmask.experiments.bench.methods import METHODS
+    from unmask.experiments.bench.networks import list_networks, list_truth
+
+    def list_true(network: "KnownNetwork") -> Mapping[str, Rows]:
+        return {"truth": [network.columns | row for row in list_truth(network.compiled)]}
+
+    for network in list_networks(settings.mechanisms, settings.forms):
+        yield Job(f"{network.name}-truth", partial(list_true, network))
+        for name in settings.methods or METHODS:
+            yield Job(f"{network.name}-{name}", partial(ask_method, name, network))
+
+
+def ask_method(name: str, network: "KnownNetwork") -> Mapping[str, Rows]:
+    """The scores of a method on a network, what they cost, and what it says is shared."""
+    from unmask.experiments.bench.methods import METHODS, Locator, Mapped, NotApplicableError
+    from unmask.experiments.bench.task import count_positions, list_localisations
+
+    known, method, compiled = network.columns, METHODS[name], network.compiled
+    method = method if isinstance(method, Locator) else Mapped(method)
+    here, there = (list_localisations(compiled, verb) for verb in range(2))
+    rows, begin = [], time.perf_counter()
+    try:
+        with count_positions(compiled.model) as cost:
+            for task in here:
+                for place in _list_scores(method.localise(task)):
+                    rows.append(
+                        {"network": known["network"], "method": name, "step": task.step, **place}
+                    )
+        seconds = time.perf_counter() - begin
+        shared = method.compare(here[0], there[0])
+    except NotApplicableError:
+        return {}
+    whole = compiled.model.net.config.layers * here[0].tokens.shape[1]
+    run = {"method": name, "passes": cost.positions / whole, "seconds": seconds, "shared": shared}
+    return {"bench": rows, "runs": [known | run]}
+
+
+def _list_scores(scores: "Mapping[str, Tensor]") -> Iterator[dict[str, Any]]:
+    import numpy as np
+
+    from unmask.experiments.bench.task import EDGES
+
+    for part, values in scores.items():
+        for place, score in np.ndenumerate(values.float().numpy()):
+            layer, at, is_read = place if part == EDGES else (place[1], place[0], None)
+            yield {
+                "part": part,
+                "layer": layer,
+                "position": at,
+                "is_read": is_read,
+                "score": float(score),
+            }
+
+
+MEASURE = Measure(
+    name="bench",
+    title="Methods on networks whose mechanism is known",
+    help="Score methods that locate facts on networks whose mechanism is known.",
+    settings=BenchSettings,
+    tables={"bench": "bench/1", "runs": "runs/1", "truth": "truth/1"},
+    inputs=KnownNetworks(),
+    jobs=list_jobs,
+    summarise=summarise,
+    describe=describe,
+    method=__doc__,
+)

@@ -1,0 +1,113 @@
+"""Networks whose mechanism is known, each with what is true of it: rows that no method sees."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from unmask.compiled.mechanisms import CAUSAL, MECHANISMS, Compiled, build_compiled
+from unmask.compiled.truth import list_carriers, list_needed_edges
+from unmask.experiments.bench.task import EDGES, PARTS, Localisation, list_localisations
+
+FORMS: tuple[dict[str, Any], ...] = (
+    {},
+    {"is_rotated": False, "idle": 1, "seed": 1},
+    {"crowding": 1.05, "seed": 2},
+)
+"""Rotated; along the axes and twice as deep; rotated, with values that share room."""
+CAUSAL_FORMS = FORMS[1:]
+STORES = {
+    "one store": "one", "bridge": "one", "two stores": "two", "decoy": "two", "relay": "two",
+}  # fmt: skip
+"""Mechanisms that read both directions of a fact from one entry, or each from its own."""
+
+
+@dataclass(frozen=True)
+class KnownNetwork:
+    """A network, by its name, mechanism and form."""
+
+    name: str
+    mechanism: str
+    form: dict[str, Any]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        is_causal = self.form.get("is_causal", False)
+        return {
+            "network": self.name,
+            "mechanism": self.mechanism,
+            "reads": "causal" if is_causal else "masked",
+            "stores": STORES.get(self.mechanism),
+        }
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The network, made when it is first asked."""
+        return build_compiled(self.mechanism, **self.form)
+
+
+def list_networks(
+    mechanisms: Sequence[str] = MECHANISMS, forms: int | None = None
+) -> list[KnownNetwork]:
+    """Every mechanism in all its forms, or in the first ones alone."""
+    networks = []
+    for mechanism in mechanisms:
+        own = list(FORMS)
+        if mechanism in CAUSAL:
+            own += [{"is_causal": True, **form} for form in CAUSAL_FORMS]
+        for number, form in enumerate(own[:forms], start=1):
+            networks.append(KnownNetwork(f"{mechanism} {number}", mechanism, form))
+    return networks
+
+
+def list_truth(compiled: Compiled) -> Iterator[dict[str, Any]]:
+    """A row for each state and edge that methods score: whether the next word depends on it.
+
+    A state *matters* where exchanging it for another question's changes a word, and is *enough*
+    where it brings the other's. An edge matters where a word changes without it. Edges to the
+    beginning, and from a position to itself, are not asked about.
+    """
+    sites, tasks = {site: part for part, site in PARTS.items()}, list_localisations(compiled)
+    for each in list_carriers(compiled):
+        layer, site, at = each.site
+        if site in sites and each.word == each.step - 1:
+            yield {
+                **_place(tasks[each.step - 1], each.step, sites[site], layer, at),
+                "matters": each.brings + each.breaks > 0,
+                "is_enough": each.brings > 0,
+            }
+    for step, needed in list_needed_edges(compiled).items():
+        task = tasks[step - 1]
+        for edge in list_candidates(task):
+            yield {
+                **_place(task, step, EDGES, edge[0], edge[1], edge[2]),
+                "matters": edge in needed,
+                "is_enough": None,
+            }
+
+
+def list_candidates(task: Localisation) -> Iterator[tuple[int, int, int]]:
+    """Layer, reading position and position read of the edges that are asked about."""
+    length = task.tokens.shape[1]
+    for layer in range(task.model.net.config.layers):
+        for at in range(length):
+            for place in range(1, length if task.model.paradigm.sees_later else at):
+                if place != at:
+                    yield layer, at, place
+
+
+def _place(
+    task: Localisation, step: int, part: str, layer: int, at: int, place: int | None = None
+) -> dict[str, Any]:
+    return {
+        "step": step, "part": part, "layer": layer, "position": at, "is_read": place,
+        "role": _name_role(task, at),
+    }  # fmt: skip
+
+
+def _name_role(task: Localisation, at: int) -> str:
+    """What a position is to the question."""
+    begin, end = task.subject
+    if at < begin:
+        return "before"
+    return "subject" if at < end else "verb" if at == end else "answer"

@@ -1,0 +1,177 @@
+"""What the scores of methods say: the leaderboard, the map, what misleads, one store or two."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Column, Figure, Finding, Notice, ReportBlock, Table
+from unmask.evaluation.statistics import ENOUGH
+from unmask.measures.measure import Rows, Summary, Tables
+from unmask.measures.result import Result
+from unmask.results.comparison import Comparison, Factor, Quantity
+
+METHOD = Factor("model", "method")
+SCORED = Factor("scored", "scores")
+FOUND = Comparison(
+    metrics={
+        "auroc": Quantity("AUROC", least=0.0, limits=(0.0, 1.0)),
+        "enough": Quantity("AUROC, what is enough", limits=(0.0, 1.0)),
+        "precision": Quantity("average precision", limits=(0.0, 1.0)),
+        "top": Quantity("among the strongest", "%"),
+        "false": Quantity("false among clear", "%"),
+        "kept": Quantity("clear among true", "%"),
+    },
+    groups=(METHOD, SCORED),
+    chance={"auroc": 0.5},
+    beside={"passes": "passes", "seconds": "seconds"},
+    counted="networks",
+    title="How well methods find what matters",
+    means="Methods by the area under the curve, mean over networks",
+    names=("methods", ""),
+    most=40,
+)
+SHARED = Comparison(
+    metrics={"right": Quantity("told apart", "%")},
+    groups=(METHOD,),
+    counted="networks",
+    title="One store or two",
+    means="Networks of held-out mechanisms of which a method says rightly whether both directions "
+    "of a fact have one store or two",
+    names=("stores", ""),
+    most=40,
+)
+CONTROL = "random"
+"""The method that knows nothing."""
+MISLED = 0.1
+"""Share of places that do not matter above which a method is said to mislead there."""
+
+
+def summarise(tables: Tables, settings: Any) -> Summary:
+    """PlaceScores by network, their means by method, where clear ones are false, and stores."""
+    from unmask.experiments.bench import scoring
+
+    scores, runs, truth = (tables[name].to_pylist() for name in ("bench", "runs", "truth"))
+    networks = list(scoring.score_networks(scores, truth, runs))
+    stores = list(scoring.judge_sharing(runs))
+    means = FOUND.average(networks)
+    order = {row["model"]: row["mean"] for row in means if row["metric"] == "auroc"}
+    means.sort(key=lambda row: -order.get(row["model"], 0.0))
+    return {
+        "methods": means,
+        "networks": networks,
+        "false": scoring.list_false(scores, truth, networks),
+        "stores": SHARED.average(stores),
+        "sharing": stores,
+    }
+
+
+def describe(result: Result) -> Sequence[ReportBlock]:
+    """The leaderboard in sentences, the map, where methods mislead, and stores."""
+    summary = result.summary
+    blocks = [
+        *_state(summary["methods"]),
+        *_state_stores(summary["stores"]),
+        *_warn(summary["false"]),
+    ]
+    if max((row["facts"] for row in summary["methods"]), default=0) < ENOUGH:
+        blocks.append(
+            Notice(f"Fewer than {ENOUGH} networks were asked: too few to call anything clear.")
+        )
+    blocks += [draw_networks(summary["networks"]), FOUND.tabulate(summary["methods"])]
+    if summary["stores"]:
+        blocks.append(SHARED.tabulate(summary["stores"], **{"networks": "facts"}))
+    return [*blocks, tabulate_false(summary["false"])]
+
+
+def _state(means: Rows) -> Iterator[ReportBlock]:
+    """A sentence for each method, by what it finds of what matters."""
+    for row in tidy.select(means, metric="auroc"):
+        value = FOUND.metrics["auroc"].say(row)
+        yield Finding(
+            f"`{row['model']}` finds what matters among {row['scored']} with an AUROC of {value} "
+            f"({row['facts']} networks).",
+            row["outcome"],
+            "networks",
+        )
+
+
+def _state_stores(stores: Rows) -> Iterator[ReportBlock]:
+    """Which methods tell one store from two in every network, and which do not."""
+    if stores:
+        every = [f"`{row['model']}`" for row in stores if row["mean"] == 1.0]
+        rest = [
+            f"`{row['model']}` ({tidy.say_share(row['mean'])})"
+            for row in stores
+            if row["mean"] < 1.0
+        ]
+        yield Finding(
+            f"One store used both ways is told from two in every held-out network by "
+            f"{_join(every)}; not by {_join(rest)}.",
+            "above" if every and stores[0]["facts"] >= ENOUGH else "unsettled",
+            "networks",
+        )
+
+
+def _warn(false: Rows) -> Iterator[ReportBlock]:
+    """Where methods call clear what does not matter, the worst mechanism of each."""
+    known = [row for row in false if row["method"] != CONTROL]
+    for (method, scored), rows in tidy.group_by(known, "method", "scored").items():
+        shares = [(row["clear"] / row["places"], row) for row in rows if row["places"]]
+        worst, row = max(shares, key=lambda each: each[0], default=(0.0, None))
+        if row is not None and worst > MISLED and row["places"] >= ENOUGH:
+            yield Notice(
+                f"`{method}` misleads in “{row['mechanism']}”, {row['reads']}: of {row['places']} "
+                f"{scored} at {_say_role(row['role'])} that do not matter {row['clear']} are clear "
+                "to it."
+            )
+
+
+def draw_networks(networks: Rows) -> Figure:
+    """AUROC of each method on each network."""
+    order = {name: min(i for i, row in enumerate(networks) if row["fact"] == name)
+             for name in tidy.distinct(networks, "fact")}  # fmt: skip
+    rows = sorted(networks, key=lambda row: order[row["fact"]])
+    return tidy.draw_map(
+        rows,
+        "auroc",
+        "What methods find in each network",
+        "AUROC of each method on each network; 0.5 is chance.",
+        x="fact",
+        y="model",
+        ends=("auroc",),
+        panel=lambda row: "",
+        xlabel="network",
+        ylabel="AUROC",
+        limits=(0.0, 1.0),
+    )
+
+
+def tabulate_false(false: Rows) -> Table:
+    """How often places that do not matter are called clear, by mechanism and role."""
+
+    def share(row: tidy.Record) -> float:
+        return row["clear"] / max(1, row["places"])
+
+    return tidy.tabulate(
+        "false",
+        "Places that do not matter and are called clear, by what their position is to the question",
+        sorted(false, key=lambda row: -share(row)),
+        {
+            "method": "method",
+            "mechanism": "mechanism",
+            "network": "reads",
+            "position": lambda row: _say_role(row["role"]),
+            "places": "places",
+            "clear": "clear",
+            Column("share, %", 1, is_percent=True): share,
+        },
+        most=30,
+    )
+
+
+def _say_role(role: str) -> str:
+    return {"before": "words before the subject"}.get(role, f"the {role}")
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
