@@ -30,8 +30,8 @@ JOINTS = (
     "large they are; `--joint chain_rule` scores both alike."
 )
 STAGES = (
-    "A causal model's step is the answer token that it writes then: at any but the first, part of its "
-    "answer is given, and less is asked of it than of the other. Compare them at the first."
+    "A causal model's step is the answer token that it writes then: at any but the first, part of "
+    "its answer is given, and less is asked of it than of the other. Compare them at the first."
 )
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
