@@ -33,6 +33,16 @@ STAGES = (
     "A causal model's step is the answer token that it writes then: at any but the first, part of "
     "its answer is given, and less is asked of it than of the other. Compare them at the first."
 )
+NOISE = (
+    "Noise is nothing that a diffusion model meets: on networks whose mechanism is known more "
+    "states that do not matter are clear with it than with masks (`unmask bench`); compare "
+    "`--corruption mask`."
+)
+TAKEN_AWAY = (
+    "Zeros and means are nothing that a model meets: on networks whose mechanism is known states "
+    "that do not matter are clear with them, hardly any with another question's (`unmask bench`); "
+    "compare `--mode ablate --corruption replace`."
+)
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
 SHOWN = ("mode", "run", "severed", "guidance")
@@ -69,6 +79,10 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     sides = {labels.is_causal(row["kind"]) for row in counts}
     if len(sides) > 1 and set(tidy.distinct(summary["averages"], "stage")) != {"first"}:
         notes.append(Notice(STAGES))
+    is_noise = settings["corruption"] in ("gaussian", "uniform", "rome")
+    is_masked = "masked" in tidy.distinct(counts, "kind")
+    notes += [Notice(NOISE)] if is_noise and is_masked else []
+    notes += [Notice(TAKEN_AWAY)] if settings["mode"] in ("zero", "mean") else []
     return [*state_groups(summary, settings), *notes, *shown]
 
 
