@@ -39,9 +39,8 @@ NOISE = (
     "`--corruption mask`."
 )
 TAKEN_AWAY = (
-    "Zeros and means are nothing that a model meets: on networks whose mechanism is known states "
-    "that do not matter are clear with them, hardly any with another question's (`unmask bench`); "
-    "compare `--mode ablate --corruption replace`."
+    "On networks whose mechanism is known, states that do not matter are clear with zeros or means "
+    "in their place, hardly any with another question's: compare `--mode ablate` (`unmask bench`)."
 )
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
@@ -79,9 +78,8 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     sides = {labels.is_causal(row["kind"]) for row in counts}
     if len(sides) > 1 and set(tidy.distinct(summary["averages"], "stage")) != {"first"}:
         notes.append(Notice(STAGES))
-    is_noise = settings["corruption"] in ("gaussian", "uniform", "rome")
-    is_masked = "masked" in tidy.distinct(counts, "kind")
-    notes += [Notice(NOISE)] if is_noise and is_masked else []
+    if settings["corruption"] in ("gaussian", "uniform", "rome"):
+        notes += [Notice(NOISE)] if "masked" in tidy.distinct(counts, "kind") else []
     notes += [Notice(TAKEN_AWAY)] if settings["mode"] in ("zero", "mean") else []
     return [*state_groups(summary, settings), *notes, *shown]
 
