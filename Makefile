@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(PINS) -e
 AXE := build/axe/node_modules/axe-core/axe.min.js
 
-.PHONY: study test test-oldest-torch test-newest prove gpu browser hostile paper golden check format docs wheel clean
+.PHONY: study test test-oldest-torch test-newest prove gpu browser hostile paper golden check format docs pictures wheel clean
 .DEFAULT_GOAL := study
 
 study: $(INSTALLED)  ## run the study
@@ -63,6 +63,9 @@ docs: $(READY)  ## the documentation site in build/docs, with HTML pages of kept
 	$(BIN)/python tools/write_verbs.py
 	$(BIN)/python paper/draw_html.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
+
+pictures: $(READY)  ## README's animation, the explorer's screenshots and the notebook, drawn anew: about four minutes
+	$(BIN)/python tools/draw_pictures.py
 
 wheel: $(READY)  ## build the wheel into dist/
 	$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .

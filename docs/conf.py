@@ -18,7 +18,7 @@ author = "The Unmask team"
 version = release = unmask.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["examples", "slurm", "**.ipynb", "**.digest"]
+exclude_patterns = ["examples", "**.ipynb", "**.digest"]
 html_theme = "furo"
 html_title = "Unmask"
 # What is drawn beside the site: HTML pages of results (paper/draw_html.py).

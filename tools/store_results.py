@@ -16,8 +16,8 @@ from pyarrow.compute import field
 
 from unmask.base.runs import write_record
 from unmask.base.tables import write_table
-from unmask.blocks import labels
-from unmask.blocks.labels import name_split
+from unmask.blocks import labels, tidy
+from unmask.measures.recall_summary import widen
 from unmask.measures.result import Result
 from unmask.measures.runner import SUMMARY, pool_results, read_result, summary_schema
 from unmask.measures.trainings import join_openings
@@ -26,23 +26,21 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 STORED = ROOT / "unmask" / "assets" / "results"
 SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
-DIFFUSION, CAUSAL = "mdm, guidance 0.8", "ar"
+DIFFUSION, CAUSAL = "mdm, guidance 0", "ar"
 PARTS = ("resid", "clean", "corrupted", "asked")
 """Of a trace, what is shown: restored states, and the scores that they are compared with."""
 
 
 def store_recall() -> None:
-    """A diffusion model at every number of steps, and its twin, which has none."""
-    with (RESULTS / "recall" / "recall-steps.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    """The study's pair at every number of steps, by the rule that each way of asking is told by."""
+    openings = [read_result(RESULTS / "tables" / f"opening-{i}" / "recall") for i in range(3)]
+    cells = tidy.select(join_openings(openings).summary["cells"], is_headline=True)
     lines = ["model,kind,split,steps,percent,low,high"]
     for model, label in ((DIFFUSION, "mdm,masked"), (CAUSAL, "ar,causal")):
-        own = [row for row in rows if row["model"] == model]
-        for row in sorted(own, key=lambda row: int(row["steps"] or 0)):
-            for split in SPLITS:
-                way = name_split(split)
-                ends = (f"{100 * float(row[way + end]):.1f}" for end in ("", ", low", ", high"))
-                lines.append(",".join([label, split, row["steps"], *ends]))
+        own = [widen(row) for row in cells if row["model"] == model and row["split"] in SPLITS]
+        for row in sorted(own, key=lambda row: (row["steps"] or 0, SPLITS.index(row["split"]))):
+            values = (f"{100 * row[end]:.1f}" for end in tidy.ENDS)
+            lines.append(",".join([label, row["split"], str(row["steps"] or ""), *values]))
     (STORED / "recall-berglund.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
 

@@ -73,6 +73,7 @@ from unmask.measures import (
 from unmask.experiments.bench import measure as _bench
 from unmask.experiments.correctors import measure as _correctors
 from unmask.experiments.guidance import measure as _guidance
+from unmask.experiments.infilling import measure as _infilling
 from unmask.experiments.mending import measure as _mending
 from unmask.experiments.planted import measure as _planted
 # isort: on
@@ -87,6 +88,7 @@ guidance = _guidance.MEASURE
 interchange = _interchange.MEASURE
 knockout = _knockout.MEASURE
 knowns = _knowns.MEASURE
+infilling = _infilling.MEASURE
 mending = _mending.MEASURE
 nll = _nll.MEASURE
 order = _order.MEASURE

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.commands import run
 from unmask.base.errors import UserError
 from unmask.data.chat import ChatTemplate
 from unmask.data.pairs import Pair, encode_pairs, read_pairs
@@ -83,3 +84,18 @@ def test_rows_hold_the_tokens_that_a_model_is_asked_with_and_end_tokens(tmp_path
     assert rows.tokens[0, end - 2] != tokenizer.end_id
     with pytest.raises(UserError, match="none of 3 pairs has at most 1 tokens"):
         encode_pairs(pairs, tokenizer, 1)
+
+
+def test_pairs_are_shown_and_checked(tmp_path):
+    file = write(tmp_path / "chat.jsonl", {"messages": TURNS}, {"prompt": "2 +", "response": "2"})
+    shown = run("data", "show", file, "--number", 2)
+    assert "3 prompts with their responses" in shown.stdout
+    assert "system: Be brief.\nuser: Who?\nassistant: Renzo.\n" in shown.stdout
+    assert "no problem found" in run("data", "check", file).stdout
+    file = write(tmp_path / "bad.jsonl", {"prompt": "x", "response": "y"}, {"prompt": "x"})
+    assert "line 2: 'response' is missing" in run("data", "check", file).stderr
+    facts = tmp_path / "facts.csv"
+    facts.write_text("subject,object,prompt,trained\nRenzo,Bay,{} lives in,reverse\n")
+    file = write(tmp_path / "leak.jsonl", {"prompt": "Where?", "response": "Renzo lives in Bay."})
+    leaky = run("data", "check", file, "--questions", facts)
+    assert leaky.returncode == 1 and "Renzo" in leaky.stdout

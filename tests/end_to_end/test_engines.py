@@ -26,7 +26,8 @@ VERBS = {
 
 
 def start(command: list[str], **environment: str) -> subprocess.Popen:
-    paths = {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    path = environment.pop("PATH", os.environ["PATH"])
+    paths = {"PATH": f"{BIN}:{path}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command,
         cwd=ROOT,

@@ -37,6 +37,7 @@ SMALLER = {
     "bench": "--methods lens,attention --mechanisms decoy --forms 1",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
+    "infilling": "--texts 2 --gaps 1 --candidates 1",
     "train": "data.facts=2 network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 "
     "cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",

@@ -64,6 +64,9 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--moment-tokens": "2000", "--shrink": "0.1", "--steps": "2", "--text-rows": "2",
         "--prefixes": "1",
     },
+    "unmask infilling": {"--texts": "2", "--length": "24", "--gaps": "1,4", "--candidates": "2"},
+    "unmask perplexity": {"--limit": "300", "--context": "32", "--stride": "16"},
+    "python paper/keep_language": {"--prompts": "2", "--characters": "300", "--processes": "1"},
     "python paper/choose_rate": {"--steps": "2"},
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {
@@ -102,6 +105,11 @@ FILES = {
         "stride: 255": "stride: 127", "repeats: 4": "repeats: 2", "texts: 32": "texts: 2",
         "length: 128": "length: 32", r"\[8, 32, 128\]": "[2, 4]", r"\[0, 1, 2\]": "[0, 1]",
         r"\[(30, 122|12, 49).*\]": "[2, 4, 6]", "steps: (6100|1220)": "steps: 6",
+    },
+    "tries/language.yaml": {r"(?s)whole-5e-4:.*?(?=anchored:)": ""},
+    "keep_language.py": {
+        '"cadence.facts": 0': '"budget.steps": 2, "batch.rows": 6, "cadence.facts": 0',
+        "steps=[(]16,[)]": "steps=(2,)", "context=128, stride=64": "context=32, stride=16",
     },
     "best_recall.py": {
         "budget.steps=3600": "budget.steps=3",

@@ -113,7 +113,7 @@ def ask(name: str) -> Callable:
     return call
 
 
-RUNNING_TEXT = ("perplexity", "quality", "mending")
+RUNNING_TEXT = ("perplexity", "quality", "mending", "infilling")
 """Measures whose data are texts, not facts."""
 LIVES = [f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)]
 STEERED = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
@@ -121,10 +121,10 @@ STEERED = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES,
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
     "order": {"limit": 1, "steps": 2},
-    "nll": {"limit": 1}, "factorization": {"limit": 1},
-    "perplexity": {"repeats": 2, "limit": 40},
+    "nll": {"limit": 1}, "factorization": {"limit": 1}, "perplexity": {"repeats": 2, "limit": 40},
     "quality": {"judge": "reversal-ar", "texts": 2, "length": 3, "steps": (2,)},
     "mending": {"texts": 2, "length": 8, "calls": (2,)},
+    "infilling": {"texts": 2, "length": 8, "gaps": (1,), "candidates": 1},
     "planted": {"counts": (1,), "shapes": ("prefix",), "at_steps": (1,), "steps": 2, "people": 1,
                 "lengths": (40,), "orders": ("left",), "remasks": ("none",), "guidances": (0.0,)},
     "guidance": {"passes": (6,), "strengths": (1.0,), "guidances": (1.0,), "draws": (2,),
@@ -198,7 +198,7 @@ CALLS: dict[str, Call] = {
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
                      "knockout", "paths", "represent", "interchange", "erasure", "slots", "quality",
-                     "mending", "planted", "guidance")
+                     "mending", "infilling", "planted", "guidance")
     },
     **{name: Call(with_first(getattr(unmask, name), out=own_out, **TINY[name]),
         find_measure(name).settings, {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]})

@@ -11,7 +11,6 @@ import unmask
 from tests.editing.edits import make_edit
 from tests.hostile.fuzzing import run_verb
 from unmask import UserError
-from unmask.base.devices import MachineShare
 from unmask.base.files import create_folder, replace_file
 from unmask.base.locks import lock_run
 from unmask.cli.exits import is_memory_full
@@ -83,11 +82,6 @@ def test_processes_that_cannot_meet(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="process 0 of 2 cannot join .*torchrun"), join("cpu"):
         pass
-
-
-def test_more_processes_than_a_machine_has():
-    with pytest.raises(UserError, match="99,999 processes were given: expected at most"):
-        MachineShare.divide(torch.device("cpu"), 99_999)
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/run", "http://x/y", "file:///x", "run-\udcff"])

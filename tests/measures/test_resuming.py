@@ -62,7 +62,7 @@ def open_measure(name: str, folder: Path, fresh: bool = False, **changes) -> Non
     if name == "quality":
         changes = {"judge": "reversal-ar", "texts": 2, "length": 5} | changes
     settings = measure.settings(**changes)
-    texts = dict.fromkeys(("perplexity", "quality", "mending"), "texts.txt")
+    texts = dict.fromkeys(("perplexity", "quality", "mending", "infilling"), "texts.txt")
     data = folder / ({"knowns": "knowns.json"} | texts).get(name, "corpus")
     given = {"models": [str(folder / "small")], "data": str(data), "runs": runs}
     inputs = measure.inputs.read(given, settings)

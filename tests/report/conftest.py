@@ -14,6 +14,7 @@ from unmask.experiments.bench.measure import MEASURE as BENCH
 from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
 from unmask.experiments.guidance.corpus import make_biographies
 from unmask.experiments.guidance.measure import MEASURE as GUIDANCE
+from unmask.experiments.infilling.measure import MEASURE as INFILLING
 from unmask.experiments.mending.measure import MEASURE as MENDING
 from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.experiments.planted.measure import MEASURE as PLANTED
@@ -65,6 +66,7 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     few = {"data": documents, "texts": 3, "length": 10, "device": "cpu"}
     more = {"judge": str(folder / "judge"), "steps": (2, 4), "out": folder / "quality"}
     results["quality"] = QUALITY(model, **few, **more)
+    results["infilling"] = INFILLING(model, **few, gaps=(2,), steps=2, out=folder / "infilling")
     results["mending"] = MENDING(model, **few, calls=(2, 4), out=folder / "mending")
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)

@@ -189,7 +189,8 @@ def test_media_state_the_same_verdicts_and_numbers(section):
 MEASURED = [
     "recall", "order", "factorization", "trace", "trace-steps", "trace-denoising", "represent",
     "nll", "knowns", "perplexity", "symmetry", "edit", "knockout", "paths", "interchange",
-    "erasure", "quality", "mending", "slots", "correctors", "planted", "guidance", "bench",
+    "erasure", "quality", "mending", "infilling", "slots", "correctors", "planted", "guidance",
+    "bench",
 ]  # fmt: skip
 
 

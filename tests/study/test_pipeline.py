@@ -209,10 +209,10 @@ def test_a_failed_stage_is_seen_in_the_exit_code(place, tmp_path, monkeypatch, c
     """A stage was lost behind six minutes of others, and the command ended as if all were well."""
     whole = pipeline.run_measure
 
-    def fail(measure, *more):
+    def fail(measure, *given, **more):
         if measure.name == "factorization":
             raise unmask.UserError("the device ran out of memory")
-        return whole(measure, *more)
+        return whole(measure, *given, **more)
 
     monkeypatch.setattr(pipeline, "run_measure", fail)
     words = place.words("--stages", "recall,factorization", "--out", tmp_path / "run")

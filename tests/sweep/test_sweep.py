@@ -1,17 +1,13 @@
 """`unmask sweep`: cells that resume and are shared, cells that fail, bad files, the comparison."""
 
 import json
-import multiprocessing
 import re
 import shutil
-import time
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -21,6 +17,7 @@ from unmask.base.errors import UserError
 from unmask.base.locks import RunRefusedError, claim
 from unmask.base.runs import make_record, write_record
 from unmask.base.tables import read_table
+from unmask.base.work import _find
 from unmask.cli.main import app
 from unmask.data.corpus import save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
@@ -30,12 +27,10 @@ from unmask.sweep.folder import open_folder
 from unmask.sweep.grid import MeasureEntry, read_sweep
 from unmask.sweep.run import (
     CELLS,
-    CLAIM,
     DONE,
     FAILED,
     TRUNK,
-    SweepOutcome,
-    _CellWorker,
+    SweepWork,
     read_outcome,
     run_sweep,
 )
@@ -70,7 +65,6 @@ def test_every_cell_is_trained_and_measured(finished):
     assert [cell.labels for cell in sweep.cells][1] == {"family": "masked", "seed": "1"}
     for cell in sweep.cells:
         assert (out / CELLS / cell.name / DONE).is_file()
-        assert not (out / CELLS / cell.name / CLAIM).exists()
     rows = read_table(out / TABLE, SCHEMA).to_pylist()
     assert [(row["family"], row["seeds"], row["likelihood"]) for row in rows] == [
         ("masked", 2, "upper bound"),
@@ -175,7 +169,7 @@ def test_errors_of_other_libraries_are_shortened(tmp_path, monkeypatch):
     def fail(*_: object) -> str:
         raise MemoryError("no memory is left. " + "Advice of the library. " * 50)
 
-    monkeypatch.setattr(_CellWorker, "work", fail)
+    monkeypatch.setattr(SweepWork, "work", fail)
     file = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[])
     outcome = run_sweep(file, tmp_path / "out", device="cpu")
     message = outcome.failed["seed-0"]
@@ -192,20 +186,20 @@ def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
     assert ended.ended == "done" and ended.done == ["seed-0"]
     with pytest.raises(UserError, match="expected a finite number above 0"):
         run_sweep(file, out, minutes=0.0)
-    with pytest.raises(UserError, match="0 processes were given: expected 1 or more"):
-        run_sweep(file, out, processes=0)
+    with pytest.raises(UserError, match="--on is 'local:0': expected local:4"):
+        run_sweep(file, out, on="local:0")
 
 
 def test_no_measure_begins_after_the_minutes_are_over(tmp_path, monkeypatch):
     file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
-    train = _CellWorker._train
+    train = SweepWork._train
 
     def train_until_late(worker, *arguments):
         ended, worker.deadline = train(worker, *arguments), 0.0
         return ended
 
     with monkeypatch.context() as patch:
-        patch.setattr(_CellWorker, "_train", train_until_late)
+        patch.setattr(SweepWork, "_train", train_until_late)
         stopped = run_sweep(file, out, minutes=10.0, device="cpu")
     assert stopped.ended == "minutes" and not (out / CELLS / "seed-0" / "bound").exists()
     assert run_sweep(file, out, device="cpu").done == ["seed-0"]
@@ -222,76 +216,40 @@ def test_a_call_that_stops_counts_the_later_cells_that_are_done(copied):
     assert f"1 cell of {len(others) + 1} is still to be done." in page.read_text("utf-8")
 
 
-def test_a_cell_at_which_another_process_is_at_work_is_left_to_it(tmp_path):
+def test_a_cell_at_which_another_command_is_at_work_is_left_to_it_or_waited_for(tmp_path):
     file, out = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[]), tmp_path / "out"
-    with claim(out / CELLS / "seed-0" / CLAIM) as is_own:
+    folder = SweepWork(read_sweep(file), out, "cpu", None)
+    words = ["sweep", str(file), "--out", str(out), "--device", "cpu"]
+    with claim(_find(folder, "seed-0", "lock")) as is_own:
         assert is_own
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 3 and "others are at work on seed-0; --wait" in done.output
         outcome = run_sweep(file, out, device="cpu")
-    assert outcome.elsewhere == ["seed-0"] and outcome.done == ["seed-1"]
+        assert (outcome.left, outcome.done) == (["seed-0"], ["seed-1"])
+        assert run_sweep(file, out, device="cpu", cells=["seed-1"]).left == []
+    assert run_sweep(file, out, device="cpu", wait=True).left == []
 
 
-def test_processes_of_a_sweep_share_the_threads_of_the_machine(tmp_path, monkeypatch):
-    file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
-    seen, before = [], torch.get_num_threads()
-
-    @contextmanager
-    def start_nobody(processes, share, arguments, settings):
-        yield []
-
-    def note_threads(worker, begun):
-        seen.append(torch.get_num_threads())
-        return SweepOutcome(worker.sweep, worker.folder)
-
-    monkeypatch.setattr("unmask.sweep.run._start_others", start_nobody)
-    monkeypatch.setattr(_CellWorker, "work_through", note_threads)
-    torch.set_num_threads(6)
-    try:
-        run_sweep(file, out, device="cpu", processes=3)
-        run_sweep(file, out, device="cpu")
-        assert torch.get_num_threads() == 6
-    finally:
-        torch.set_num_threads(before)
-    assert seen == [2, 6, 6]  # the second call of the first looks at what the others left
-
-
-@pytest.mark.prove
-def test_other_processes_do_what_this_one_does_not(tmp_path, monkeypatch):
+def test_one_cell_is_done_by_its_name(tmp_path):
     file, out = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[]), tmp_path / "out"
-    work_through, calls = _CellWorker.work_through, []
-
-    def idle_first(worker, begun):
-        calls.append(begun)
-        if len(calls) == 1:
-            return SweepOutcome(worker.sweep, worker.folder)
-        return work_through(worker, begun)
-
-    monkeypatch.setattr(_CellWorker, "work_through", idle_first)
-    monkeypatch.setattr(_CellWorker, "work", lambda worker, cell, place: pytest.fail(cell.name))
-    outcome = run_sweep(file, out, device="cpu", processes=2)
-    assert outcome.done == ["seed-0", "seed-1"] and len(calls) == 2
-    assert not outcome.elsewhere and not outcome.failed
+    words = ["sweep", str(file), "--out", str(out), "--device", "cpu", "--cell"]
+    assert CliRunner().invoke(app, [*words, "seed-1"]).exit_code == 0
+    assert read_outcome(out).done == ["seed-1"]
+    with pytest.raises(UserError, match="no cell 'seed-2': did you mean 'seed-"):
+        run_sweep(file, out, device="cpu", cells=["seed-2"])
 
 
-def _hold(path: str, is_held) -> None:
-    with claim(path) as is_own:
-        assert is_own
-        is_held.set()
-        time.sleep(60)
-
-
-def test_one_process_claims_a_cell_and_a_killed_one_leaves_it(tmp_path):
-    context = multiprocessing.get_context("fork")
-    is_held = context.Event()
-    worker = context.Process(target=_hold, args=(str(tmp_path / CLAIM), is_held))
-    worker.start()
-    assert is_held.wait(20)
-    with claim(tmp_path / CLAIM) as is_own:
-        assert not is_own
-    worker.kill()
-    worker.join()
-    with claim(tmp_path / CLAIM) as is_own:
-        assert is_own
-    assert not (tmp_path / CLAIM).exists()
+def test_cells_are_done_by_workers(finished, tmp_path):
+    """One fails; tables are those of one process."""
+    file, out = finished
+    outcome = run_sweep(file, tmp_path / "on", device="cpu", on="local:2")
+    assert len(outcome.done) == 4 and not outcome.left and not outcome.failed
+    rows = [compare_sweep(outcome.sweep, each)["bound"] for each in (out, tmp_path / "on")]
+    assert [vars(row.value) for row in rows[0]] == [vars(row.value) for row in rows[1]]
+    grids = [{"length": {"fits": {}, "short": {"data.context": 2}}}]
+    other = write_sweep(tmp_path, grids=grids, figures=[])
+    failed = run_sweep(other, tmp_path / "failed", device="cpu", on="local:1")
+    assert failed.done == ["length-fits"] and "too short" in failed.failed["length-short"]
 
 
 def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):

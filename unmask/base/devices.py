@@ -2,9 +2,6 @@
 
 import os
 import platform
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -128,49 +125,6 @@ def free_bytes(device: torch.device) -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
-
-
-@dataclass(frozen=True)
-class MachineShare:
-    """What one of several processes may take of a machine."""
-
-    device: torch.device
-    threads: int
-    memory: float
-    """The share of the device's memory, between 0 and 1; on CUDA alone."""
-
-    @classmethod
-    def divide(cls, device: torch.device, processes: int) -> "MachineShare":
-        """A share of what this process may take."""
-        if processes > (most := max(16, 2 * (os.cpu_count() or 1))):
-            raise UserError(
-                f"{processes:,} processes were given: expected at most {most}, for a machine of "
-                f"{os.cpu_count()} cores; give fewer."
-            )
-        memory = 1.0
-        if device.type == "cuda":
-            memory = torch.cuda.get_per_process_memory_fraction(device.index)
-        return cls(device, max(1, torch.get_num_threads() // processes), memory / processes)
-
-    @contextmanager
-    def taken(self) -> Generator[None]:
-        """Inside the block this process keeps to its share.
-
-        Processes that each take all threads wait for each other: small operations on the CPU, such
-        as drawing noise for a GPU, then take many times as long. And batches that size themselves
-        by the free memory leave none to the others.
-        """
-        before = self.divide(self.device, 1)
-        self._take()
-        try:
-            yield
-        finally:
-            before._take()
-
-    def _take(self) -> None:
-        torch.set_num_threads(self.threads)
-        if self.device.type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(self.memory, self.device.index)
 
 
 def describe_device(device: str | torch.device) -> str:

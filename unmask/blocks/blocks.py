@@ -39,6 +39,8 @@ class Finding:
     """The ways of asking that it is told for, where a reader can choose; none: for all."""
     is_further: bool = False
     """Told only where its way of asking is chosen: not in media without a choice."""
+    brief: str = ""
+    """The result in a line of its own, where the sentence is longer."""
 
     @property
     def is_clear(self) -> bool:

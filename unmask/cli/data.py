@@ -16,6 +16,7 @@ from unmask.data.corpus import (
     save_corpus,
 )
 from unmask.data.leaks import find_stated
+from unmask.data.pairs import PLAIN, has_pairs, read_pairs
 from unmask.data.passages import make_passages
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.reversal_corpus import make_corpus
@@ -200,7 +201,14 @@ def show_data(
     show_all: bool = typer.Option(False, "--all", help="List every split of a corpus."),
 ) -> None:
     """Show what a data set holds, with examples."""
-    _show(path, number, show_all)
+    if has_pairs(path):
+        from rich.console import Console
+
+        from unmask.report.terminal import show_responses
+
+        show_responses(Console(), path, list(read_pairs(path, PLAIN)), number)
+    else:
+        _show(path, number, show_all)
 
 
 @data.command("check")
@@ -229,6 +237,10 @@ def _find_problems(path: Path, questions: Path | None) -> Iterator[str]:
     facts = [] if questions is None else list_true_facts(read_asked(questions))
     if (recipe := find_recipe(path)) is not None:
         yield from find_recipe_leaks(read_recipe(recipe), facts)
+        return
+    if has_pairs(path):
+        texts = (pair.prompt + pair.response for pair in read_pairs(path, PLAIN))
+        yield from (sentence for _, sentence in find_stated(list(texts), facts))
         return
     source = read_source(path)
     if isinstance(source, Corpus):

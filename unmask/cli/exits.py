@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from unmask.base.errors import UserError
 
 MISTAKE = 2
+UNDONE = 3
+"""Cells of a sweep are left: its minutes were over, or other commands are at work on them."""
 INTERRUPTED = 130
 """After Ctrl-C, as shells have it."""
 TERMINATED = 143

@@ -105,8 +105,10 @@ def _gather_recipes(recipes: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Recipes whose names begin alike, in one row, which says what one that is no twin trains."""
     groups = groupby(recipes, key=lambda recipe: recipe[0].partition("-")[0])
     rows = [dict(group) for _, group in groups]
+    firsts = [next(each for each in row.items() if "twin" not in each[1]) for row in rows]
     return [
-        (", ".join(row), next(text for text in row.values() if "twin" not in text)) for row in rows
+        (", ".join(row), f"{name}: {text}" if len(row) > 1 else text)
+        for row, (name, text) in zip(rows, firsts, strict=True)
     ]
 
 

@@ -12,10 +12,16 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
 from unmask.base.reading import read_json_lines, require_text
+from unmask.base.unpacking import strip_packing
 from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.words import put_space
 
+PLAIN = ChatTemplate(
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""How a chat is shown where no tokenizer lays it out."""
 ROLES = ("system", "user", "assistant")
 
 
@@ -59,6 +65,14 @@ def read_pairs(path: str | Path, chat: ChatTemplate | None = None) -> Iterator[P
                 f"{where} has {', '.join(map(repr, record)) or 'nothing'}: expected 'prompt' and "
                 "'response', or 'messages'."
             )
+
+
+def has_pairs(path: str | Path) -> bool:
+    """Whether a file's first line is a prompt with its response, or a chat."""
+    if Path(path).is_dir() or not strip_packing(Path(path).name).endswith(".jsonl"):
+        return False
+    _, record = next(iter(read_json_lines(path)))
+    return "messages" in record or "response" in record
 
 
 def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, context: int) -> PairRows:

@@ -258,7 +258,8 @@ class Tokenizer:
                         )
                     raise UserError(
                         f"the text {_short(text)!r} holds the mask token {mask}: plain texts must "
-                        "not; take it out, or use infilling to have masks filled."
+                        "not; take it out, or have it filled by `unmask sample --infill` "
+                        "(`unmask.infill`)."
                     )
         pairs = zip(texts, encoded, strict=True)
         return [self.enclose(one, len(text), added) for text, one in pairs]

@@ -204,7 +204,7 @@ MEASURE = Measure(
     stages=[
         Stage(
             sizes={
-                "quick": {"limit": 3, "steps": (1, 4)},
+                "quick": {"limit": 6, "steps": (1, 4)},
                 "laptop": {"limit": 14, "steps": (1, 2, 4, 8, 16)},
                 "full": {"limit": None, "steps": (1, 2, 4, 8, 16, 32)},
             }

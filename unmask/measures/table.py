@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Facts": ("recall", "order", "nll", "factorization", "knowns"),
-    "Texts": ("perplexity", "quality", "mending"),
+    "Texts": ("perplexity", "quality", "mending", "infilling"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
         "edit", "bench",
@@ -27,7 +27,7 @@ GROUPS = {
 }  # fmt: skip
 """This package's measures by heading; the order of stages and sections. The line that
 `unmask --help` has of each stands in `unmask/assets/verbs.json`."""
-EXPERIMENTS = ("bench", "mending", "guidance", "correctors", "planted")
+EXPERIMENTS = ("bench", "mending", "infilling", "guidance", "correctors", "planted")
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 
 

@@ -29,6 +29,19 @@ JOINTS = (
     "Answers of these models are not scored in one way: compare where their effects are, not how "
     "large they are; `--joint chain_rule` scores both alike."
 )
+STAGES = (
+    "A causal model's step is the answer token that it writes then: at any but the first, part of "
+    "its answer is given, and less is asked of it than of the other. Compare them at the first."
+)
+NOISE = (
+    "Noise is nothing that a diffusion model meets: on networks whose mechanism is known more "
+    "states that do not matter are clear with it than with masks (`unmask bench`); compare "
+    "`--corruption mask`."
+)
+TAKEN_AWAY = (
+    "On networks whose mechanism is known, states that do not matter are clear with zeros or means "
+    "in their place, hardly any with another question's: compare `--mode ablate` (`unmask bench`)."
+)
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
 SHOWN = ("mode", "run", "severed", "guidance")
@@ -62,12 +75,22 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     changed = [name for name in SHOWN if settings[name] != getattr(Tracing(), name)]
     notes = [Notice(f"Setting `{name}`: {settings[name]}.") for name in changed]
     notes += [Notice(JOINTS)] if len(tidy.distinct(counts, "joint")) > 1 else []
+    sides = {labels.is_causal(row["kind"]) for row in counts}
+    if len(sides) > 1 and set(tidy.distinct(summary["averages"], "stage")) != {"first"}:
+        notes.append(Notice(STAGES))
+    if settings["corruption"] in ("gaussian", "uniform", "rome"):
+        notes += [Notice(NOISE)] if "masked" in tidy.distinct(counts, "kind") else []
+    notes += [Notice(TAKEN_AWAY)] if settings["mode"] in ("zero", "mean") else []
     return [*state_groups(summary, settings), *notes, *shown]
 
 
 def _choose(settings: Setup, restored: str, replaced: str) -> str:
     """One of two words: for states that are put back, or for what takes their place."""
     return restored if settings["mode"] == "restore" else replaced
+
+
+NOTHING = 0.0005
+"""What reads as 0.000 in a sentence."""
 
 
 def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
@@ -84,8 +107,12 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
         cell, outcome = find_best_subject(rows), total["outcome"]
         way = f"{'asked' if '→' in tidy.name_asked(total) else 'on'} {tidy.name_asked(total)}"
         text = f"In {total['model']}, {way}, hiding {HIDDEN[settings['source']]} takes {say(total)}"
-        if outcome in ("unsettled", "below"):
+        brief, facts = "", f" ({labels.count(total['facts'], 'fact')})."
+        if outcome in ("unsettled", "below") or total["mean"] < NOTHING:
             text += ": nothing is clearly lost, so nothing can be given back"
+        elif cell is not None and cell["mean"] < 0 and settings["mode"] == "restore":
+            text += "; none of its states gives any of it back"
+            outcome = cell.get("outcome", outcome)
         elif cell is not None:
             state = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
             place = f"{state} of the {labels.ROLES[cell['role']]} at layer {_name_layers(cell)}"
@@ -96,10 +123,10 @@ def state_groups(summary: Summary, settings: Setup) -> Iterator[Finding]:
             share = f", {tidy.say_share(cell['share'])} of it" if "share" in cell else ""
             if outcome == "above" and cell[HIGHEST[0]] is not None:
                 share += ", more than every placebo"
-            text += f"; {does} most of the subject's, {say(cell)}{share}"
+            text += f"; of the subject's, {does} most, {say(cell)}{share}"
+            brief = f"In {total['model']}, {way}, {does} {say(cell)} of {total['mean']:.3g}{facts}"
         ways = list(map(labels.name_split, list_choices(total["split"], splits)))
-        text += f" ({labels.count(total['facts'], 'fact')})."
-        yield Finding(text, outcome, ways=ways, is_further=is_further)
+        yield Finding(text + facts, outcome, ways=ways, is_further=is_further, brief=brief)
 
 
 def find_best_subject(rows: Rows) -> tidy.Record | None:

@@ -128,6 +128,14 @@ def inspect(
     return _look_into(location.path, (given or Given()).complete(location.known))
 
 
+def inspect_tokenizer(name: str | Path) -> Tokenizer | None:
+    """The tokenizer of a model on this machine, if it has one; its weights are not read."""
+    location = find_model(str(name), fetch=False)
+    blueprint, dialect, checkpoint = _look_into(location.path, Given().complete(location.known))
+    folder = location.find_tokenizer(fetch=False) or checkpoint.folder
+    return read_tokenizer(folder, dialect, blueprint)
+
+
 def _look_into(path: Path, given: Given) -> tuple[Blueprint, Dialect, Checkpoint]:
     checkpoint = open_checkpoint(path, given.mask)
     if not checkpoint.weights.shapes:

@@ -11,6 +11,7 @@ from rich.text import Text
 from unmask.base.units import format_bytes, format_number
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.pairs import Pair
 from unmask.data.shards import Shards, ShardsInfo
 from unmask.data.sources import split_own
 from unmask.data.tokenizer import Tokenizer
@@ -102,6 +103,15 @@ def show_facts(
             tokens = tokenize_fact(fact, tokenizer)
             spans = (f"[{span[0]}:{span[1]}]" for span in (tokens.subject, tokens.object))
             line.append("  " + " → ".join(spans), style="dim")
+        console.print(line)
+
+
+def show_responses(console: Console, path: Path, pairs: Sequence[Pair], number: int) -> None:
+    """How many prompts with responses there are, and the first ones, responses coloured."""
+    console.print(f"{path}: {len(pairs)} prompts with their responses", markup=False)
+    for pair in pairs[:number]:
+        line = Text(pair.prompt, style="not dim")
+        line.append(pair.response.rstrip(), style=OBJECT)
         console.print(line)
 
 

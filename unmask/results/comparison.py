@@ -13,7 +13,7 @@ one by one.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unmask.base.errors import UserError
@@ -292,7 +292,8 @@ class Comparison:
         which = f" from “{factor.name(row['minus'])}”" if len(rows) > 1 else ""
         least = "The least clear difference" if len(rows) > 1 else "The difference"
         lead = f"{self._lead(first)}{metric.label}: {say_mean(first[factor.column])}; {controls}"
-        return self._find(f"{lead}. {least}{which} is {gap}", row)
+        finding = self._find(f"{lead}. {least}{which} is {gap}", row)
+        return replace(finding, brief=finding.text.replace(f". {least}{which} is", ":"))
 
     def _lead(self, row: tidy.Record) -> str:
         """Which group a sentence is about."""

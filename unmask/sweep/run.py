@@ -1,19 +1,17 @@
-"""Running a sweep: every cell is trained and measured once, by whichever process claims it.
+"""Running a sweep: every cell is a job, trained and measured once, wherever it is worked on.
 
-Processes that run the same sweep in one folder, on one machine or many, share its cells: a cell is
-claimed by locking a file, and what is done of it is kept, so that a cell goes on where it stopped.
-A cell that fails is noted, and the rest goes on.
+What is done of a cell is kept, so that it goes on where it stopped. A cell that fails is noted, and
+the rest goes on. Commands that run the same sweep in one folder share its cells.
 """
 
 import gc
-import logging
 import math
-import multiprocessing
+import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
-from multiprocessing.context import SpawnProcess
+from functools import cached_property
 from pathlib import Path
 from shutil import copyfile, copytree
 from typing import Any
@@ -21,11 +19,12 @@ from typing import Any
 import torch
 
 from unmask.base.config import build, check_arguments
-from unmask.base.devices import MachineShare, resolve_device
-from unmask.base.errors import UserError
+from unmask.base.devices import resolve_device
+from unmask.base.engines import find_engine
+from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_folder, write_json
-from unmask.base.locks import claim
 from unmask.base.runs import RECORD, read_record
+from unmask.base.work import run_jobs
 from unmask.measures.runner import run_measure, settle
 from unmask.measures.table import find_measure
 from unmask.net.hub import RECIPE, RUN_MODEL
@@ -45,9 +44,7 @@ from unmask.training.loop import CHECKPOINTS
 from unmask.training.recipe import BudgetSettings
 from unmask.training.run import Watch, choose_folder, train
 
-_log = logging.getLogger(__name__)
-
-CLAIM, DONE = "claim.lock", "done.json"
+DONE = "done.json"
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,9 @@ class SweepOutcome:
     """Cells that are trained and measured, by this call or before."""
     failed: dict[str, str] = field(default_factory=dict)
     """What went wrong in the others that were tried, by the name of the cell."""
-    elsewhere: list[str] = field(default_factory=list)
-    """Cells that other processes are at work on."""
+    left: list[str] = field(default_factory=list)
+    """Cells that were wanted and are neither: the minutes were over, or others are at work on
+    them."""
     ended: str = "done"
     """`done`, or what stopped it: `minutes`, `SIGINT`, `SIGTERM`."""
 
@@ -85,70 +83,52 @@ def run_sweep(
     minutes: float | None = None,
     device: str = "auto",
     watch: Watch | None = None,
-    processes: int = 1,
+    on: str | None = None,
+    cells: Sequence[str] = (),
+    wait: bool = False,
 ) -> SweepOutcome:
     """Train and measure the cells of a sweep file that nobody has done or is at work on.
 
     Args:
         file: A YAML file as described in `unmask.sweep.grid`.
-        out: The folder of the sweep, which several processes may share; by default one named after
+        out: The folder of the sweep, which several commands may share; by default one named after
             the file.
         changes: Entries of the file such as "best=bound", or settings of every cell such as
             "budget.steps=10".
         minutes: The longest time to work now; the same call goes on after it.
         device: "auto", "cpu", "cuda", "mps".
         watch: Opens something that is notified of progress, such as a progress bar.
-        processes: How many share the cells on this machine, this one included: small networks leave
-            a device idle between their kernels, runs and measures.
+        on: Where to work, such as "local:3" for three processes of this machine, as by
+            `unmask.base.engines`: small networks leave a device idle between their kernels, runs
+            and measures. By default in this process.
+        cells: Names of the cells to do; all by default.
+        wait: Also wait for cells that other commands are at work on, and do what they leave.
     """
-    if processes < 1:
-        raise UserError(f"{processes} processes were given: expected 1 or more.")
     if minutes is not None and not 0 < minutes < math.inf:
         raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
-    sweep = read_sweep(file, changes)
-    share = MachineShare.divide(resolve_device(device), processes)
-    folder = choose_folder(file, out)
+    sweep, engine = read_sweep(file, changes), find_engine(on)
+    known = [cell.name for cell in sweep.cells]
+    for name in cells:
+        if name not in known:
+            raise UserError(f"the sweep has no cell {name!r:.100}: {suggest(name, known)}")
+    resolve_device(device if engine is None else "cpu")
+    folder, begun = choose_folder(file, out), time.time()
     open_folder(sweep, folder, device)
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
-    settings = {"minutes": minutes, "device": device}
-    started = _start_others(processes, share, (file, folder, *changes), settings)
-    with share.taken(), started as others:
-        outcome = worker.work_through(begun)
-        if outcome.ended not in ("done", "minutes"):
-            for other in others:
-                other.terminate()
-    if processes > 1 and outcome.ended in ("done", "minutes"):
-        outcome = worker.work_through(begun)  # what the others did, or left
-    return outcome
-
-
-@contextmanager
-def _start_others(
-    processes: int, share: MachineShare, arguments: tuple[Any, ...], settings: dict[str, Any]
-) -> Generator[list[SpawnProcess]]:
-    """All processes of a sweep but this one; wait for their end, or stop them with this one."""
-    spawn = multiprocessing.get_context("spawn")
-    others = [
-        spawn.Process(target=_join_sweep, args=(share, arguments, settings))
-        for _ in range(processes - 1)
-    ]
-    for other in others:
-        other.start()
+    deadline = None if minutes is None else begun + 60 * minutes
+    work = SweepWork(sweep, folder, device, deadline, watch if engine is None else None)
+    wanted, failed, ended = list(cells) or known, dict[str, str](), "done"
     try:
-        yield others
-        for other in others:
-            other.join()
-    except BaseException:
-        for other in others:
-            other.terminate()
-        raise
-
-
-def _join_sweep(share: MachineShare, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-    """What one of the other processes does."""
-    with share.taken():
-        run_sweep(*arguments, **settings)
+        with closing(run_jobs(work, dict.fromkeys(wanted, 1.0), engine, "cells", wait)) as jobs:
+            for name, error in jobs:
+                if error is not None:
+                    failed[name] = read_failure(folder / CELLS / name, begun) or str(error)
+    except _StoppedError as stop:
+        ended = stop.ended
+    done = [name for name in known if work.is_done(name)]
+    left = [name for name in wanted if name not in done and name not in failed]
+    if left and ended == "done" and work.minutes_left() <= 0:
+        ended = "minutes"
+    return SweepOutcome(sweep, folder, done, failed, left, ended)
 
 
 def list_sweep_points(sweep: Sweep, folder: Path) -> Iterator[SweepPoint]:
@@ -190,47 +170,45 @@ def _is_done(sweep: Sweep, cell: SweepCell, place: Path) -> bool:
     )
 
 
+class _StoppedError(SystemExit):
+    """A signal ended a training, which has saved itself: the process is to end, too."""
+
+    def __init__(self, ended: str):
+        super().__init__(128 + signal.Signals[ended])
+        self.ended = ended
+
+
 @dataclass
-class _CellWorker:
-    """Trains and measures one cell after the other."""
+class SweepWork:
+    """The cells of a sweep by their names, each trained and measured."""
 
     sweep: Sweep
     folder: Path
     device: str
     deadline: float | None
-    watch: Watch | None
+    watch: Watch | None = None
     shapes: str = ""
     """The shapes of the cell that was trained last, for which code is compiled."""
 
-    def work_through(self, begun: float) -> SweepOutcome:
-        """Do the cells that nobody has done, failed at since `begun`, or is at work on."""
-        outcome = SweepOutcome(self.sweep, self.folder)
-        for cell in self.sweep.cells:
-            place = self.folder / CELLS / cell.name
-            if _is_done(self.sweep, cell, place):
-                outcome.done.append(cell.name)
-                continue
-            # A failure of another process, while this one was at work.
-            if (problem := read_failure(place, begun)) is not None:
-                outcome.failed[cell.name] = problem
-                continue
-            if outcome.ended == "done" and self._minutes_left() <= 0:
-                outcome.ended = "minutes"
-            if outcome.ended != "done":
-                continue  # later cells may be done all the same
-            with claim(place / CLAIM) as is_own:
-                if not is_own:
-                    outcome.elsewhere.append(cell.name)
-                    continue
-                try:
-                    ended = self.work(cell, place)
-                except Exception as error:
-                    outcome.failed[cell.name] = note_failure(place, cell, error)
-                    continue
-            if ended == "done":
-                outcome.done.append(cell.name)
-            outcome.ended = ended
-        return outcome
+    @cached_property
+    def cells(self) -> dict[str, SweepCell]:
+        return {cell.name: cell for cell in self.sweep.cells}
+
+    def is_done(self, key: str) -> bool:
+        return _is_done(self.sweep, self.cells[key], self.folder / CELLS / key)
+
+    def open(self) -> Callable[[str], None]:
+        return self._do
+
+    def _do(self, key: str) -> None:
+        cell, place = self.cells[key], self.folder / CELLS / key
+        try:
+            ended = self.work(cell, place)
+        except Exception as error:
+            note_failure(place, cell, error)
+            raise
+        if ended not in ("done", "minutes"):
+            raise _StoppedError(ended)
 
     def work(self, cell: SweepCell, place: Path) -> str:
         """Do what is missing of a cell; how that ended."""
@@ -240,7 +218,7 @@ class _CellWorker:
             if ended != "done":
                 return ended
             for name in point.measures:
-                if self._minutes_left() <= 0:
+                if self.minutes_left() <= 0:
                     return "minutes"
                 self._measure(name, point)
         (place / FAILED).unlink(missing_ok=True)
@@ -269,7 +247,7 @@ class _CellWorker:
 
     def _resume(self, run: Path, cell: SweepCell, steps: int | None = None, *changes: str) -> str:
         """Train a run to its end, or to a step, from where it stopped; how that ended."""
-        if (left := self._minutes_left()) <= 0:
+        if (left := self.minutes_left()) <= 0:
             return "minutes"
         minutes = None if self.deadline is None else left
         options: dict[str, Any] = {"minutes": minutes, "device": self.device}
@@ -287,8 +265,8 @@ class _CellWorker:
         assert outcome is not None, "each process of a sweep works alone"
         return outcome.ended
 
-    def _minutes_left(self) -> float:
-        return math.inf if self.deadline is None else (self.deadline - time.monotonic()) / 60
+    def minutes_left(self) -> float:
+        return math.inf if self.deadline is None else (self.deadline - time.time()) / 60
 
     def _forget_kernels(self, cell: SweepCell) -> None:
         """Drop compiled code of other shapes: the compiler gives up where there are too many."""

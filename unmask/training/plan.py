@@ -6,7 +6,7 @@ import torch
 
 from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
-from unmask.net.loading import inspect
+from unmask.net.loading import inspect, inspect_tokenizer
 from unmask.training.build import choose_training_dtype, fit_tokenizer, plan_model
 from unmask.training.mixture import read_mixture
 from unmask.training.recipe import Recipe
@@ -33,12 +33,13 @@ class TrainingPlan:
 
 def plan_training(recipe: Recipe, device: torch.device) -> TrainingPlan:
     """The plan of a recipe; data are read, no weights are made or loaded."""
-    examples = read_mixture(recipe.data)
-    if recipe.start.model is None:
+    start = recipe.start.model
+    examples = read_mixture(recipe.data, None if start is None else inspect_tokenizer(start))
+    if start is None:
         tokenizer = fit_tokenizer(recipe, examples.tokenizer)
         config = plan_model(recipe, tokenizer).config
     else:
-        config = inspect(recipe.start.model)[0].config
+        config = inspect(start)[0].config
     short = choose_training_dtype(recipe, device) == torch.bfloat16
     rows = recipe.batch.micro or recipe.batch.rows
     return TrainingPlan(

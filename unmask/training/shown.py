@@ -4,6 +4,7 @@ Of a trained model, where the record of its run and the data of that run are sti
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, groupby
 
 from unmask.base.config import build
@@ -16,6 +17,7 @@ from unmask.data.sources import read_asked
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.families import read_training
 from unmask.net.hub import find_model
+from unmask.net.loading import inspect_tokenizer
 from unmask.training.data_settings import DataSettings
 from unmask.training.examples import Examples, read_examples
 from unmask.training.mixture import read_mixture
@@ -31,7 +33,11 @@ def find_recipe_leaks(recipe: Recipe, others: Iterable[Fact] = ()) -> Iterator[s
 
     The facts are those that any of its sources asks, and `others`.
     """
-    mixture = read_mixture(recipe.data)
+    known = None
+    if recipe.start.model is not None:
+        with suppress(UserError):  # data that bring a tokenizer of their own can be read without it
+            known = inspect_tokenizer(recipe.start.model)
+    mixture = read_mixture(recipe.data, known)
     facts = [*others]
     for name, part in mixture.parts.items():
         if (corpus := _find_corpus(part, mixture.settings[name])) is not None:

@@ -55,7 +55,8 @@ def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
-    from unmask.experiments.mending.menders import cut_windows, list_menders, mend, plant_errors
+    from unmask.evaluation.windows import cut_windows
+    from unmask.experiments.mending.menders import list_menders, mend, plant_errors
 
     def cut(member: Member) -> Any:
         return cut_windows(inputs.load(member), inputs.data, settings.texts, settings.length)

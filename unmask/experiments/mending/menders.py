@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
 from unmask.net.batches import count_row_bytes, fit_rows
@@ -17,24 +16,6 @@ from unmask.net.model import Model
 from unmask.net.paradigm import Paradigm
 from unmask.noise.schedules import find_time
 from unmask.sampling.token_sampler import invert
-
-
-def cut_windows(model: Model, documents: list[str], number: int, length: int) -> Int[Tensor, "B L"]:
-    """Windows of documents, their first ones first, each after what a document comes after."""
-    tokenizer = model.require_tokenizer()
-    size = length - len(tokenizer.opening)
-    windows = [
-        (at, [*tokenizer.opening, *ids[at : at + size]])
-        for ids in tokenizer.encode_documents(documents)
-        for at in range(0, len(ids) - size + 1, size)
-    ]
-    if len(windows) < number:
-        raise UserError(
-            f"the data have {len(windows)} texts of {length} tokens: expected {number}; give more "
-            "text, or lower --texts or --length."
-        )
-    windows.sort(key=lambda window: window[0])
-    return torch.tensor([ids for _, ids in windows[:number]], device=model.device)
 
 
 @dataclass(frozen=True)

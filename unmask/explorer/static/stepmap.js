@@ -10,7 +10,7 @@ export class StepMap {
     this.onpick = onpick;
     this.place = make("div", { className: "scroll" });
     this.element = make("details", { className: "fold stepmap", open: true, hidden: true }, make("summary", { textContent: "Every step at once" }), this.place,
-      make("p", { className: "hint", textContent: "How sure the model was of its likeliest token while a position was open; the framed cell is where it was written." }));
+      make("p", { className: "hint", textContent: "How sure the model was of its likeliest token while a position was open; the framed cell is the step that wrote it. ⏎ ends a text." }));
     this.place.addEventListener("click", (event) => this.pick(event));
     this.place.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") this.pick(event); });
     roveFocus(this.place, "td.cell", () => this.positions?.length ?? 1);
@@ -32,7 +32,7 @@ export class StepMap {
     if (!isShown) { this.place.replaceChildren(); return; }
     const head = make("tr", { role: "row" }, make("th", { role: "columnheader", scope: "col", textContent: "step" }),
       ...this.positions.map((position) => make("th", { role: "columnheader", scope: "col" }, make("span", { textContent: run.textOf(ids[position]).trim() || "␣" }))));
-    const rows = run.states.slice(0, -1).map((_, step) => make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row", textContent: step }),
+    const rows = run.states.slice(0, -1).map((_, step) => make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row", textContent: step + 1 }),
       ...this.positions.map((position) => this.makeCell(run, step, position))));
     const table = make("table", { className: "map", role: "grid", "aria-label": "Steps down, positions across" }, make("thead", { role: "rowgroup" }, head), make("tbody", { role: "rowgroup" }, ...rows));
     this.place.replaceChildren(table);
@@ -43,8 +43,8 @@ export class StepMap {
     const isOpen = run.states[step].ids[position] === run.model.mask_id, [guess] = run.states[step + 1].guesses[position] ?? [];
     const isWritten = run.states[step + 1].written.includes(position);
     const label = isOpen && guess
-      ? `step ${step}: ${quoteToken(guess.text)} p ${formatNumber(guess.p)}${isWritten ? ", then written" : ""}`
-      : `step ${step}: ${quoteToken(run.textOf(run.states[step].ids[position]))}, written`;
+      ? `step ${step + 1}: ${quoteToken(guess.text)} p ${formatNumber(guess.p)}${isWritten ? ", then written" : ""}`
+      : `step ${step + 1}: ${quoteToken(run.textOf(run.states[step].ids[position]))}, written`;
     return make("td", { role: "gridcell", className: `cell${isOpen ? "" : " done"}${isWritten ? " written" : ""}`, tabIndex: -1, "data-step": step, "data-position": position, "--p": isOpen && guess ? guess.p : 0, title: label, "aria-label": label });
   }
 

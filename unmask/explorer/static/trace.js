@@ -46,10 +46,16 @@ export class TraceView {
     this.models = info.models;
     setOptions(byId("trace-model"), info.models.map((model) => ({ value: model.key, label: model.name })));
     if (info.corruptions) setOptions(byId("trace-corruption"), info.corruptions);
+    this.showSamples();
     offerFacts(this.facts, info);
     const [first] = chooseFacts(info.facts);
     if (!this.text.value && first) this.take(first);
     this.move.start(info);
+  }
+
+  /** Samples are asked for where noise is drawn. */
+  showSamples() {
+    byId("trace-samples").closest("label").hidden = ["mask", "mean"].includes(byId("trace-corruption").value);
   }
 
   /** A fact as a whole sentence, with its subject and its answer marked. */
@@ -97,7 +103,7 @@ export class TraceView {
     if (!parts.length) return "Choose at least one of hidden state, MLP and attention to restore.";
     return {
       model: byId("trace-model").value, prompt, answer: value.slice(prompt.length, this.answer[1]), subject: this.subject, parts,
-      corruption: byId("trace-corruption").value, samples: Number(byId("trace-samples").value), step: byId("trace-step").value, steps: Number(byId("trace-steps").value),
+      corruption: byId("trace-corruption").value, samples: Number(byId("trace-samples").value), step: Number(byId("trace-step").value) || byId("trace-step").value, steps: Number(byId("trace-steps").value),
     };
   }
 
@@ -171,6 +177,7 @@ export class TraceView {
     this.subject = state.subject ?? null;
     this.answer = state.answer ?? null;
     for (const [name, value] of Object.entries(state.form ?? {})) byId(`trace-${name}`).value = value;
+    this.showSamples();
     for (const part of PARTS) byId(`trace-${part}`).checked = (state.parts ?? PARTS).includes(part);
     this.drawMarks();
     this.move.restore(state.move);

@@ -1,0 +1,1 @@
+"""Gaps in real texts, and how models of each kind fill them."""
