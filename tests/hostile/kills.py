@@ -154,6 +154,7 @@ KILLED: dict[str, Write] = {
     "perplexity": measure("perplexity", repeats=8),
     "quality": measure("quality", steps=(2, 4)),
     "mending": measure("mending", calls=(2, 4)),
+    "infilling": measure("infilling", gaps=(1, 2)),
     "knockout": measure("knockout", facts=3, windows=(1, 2)),
     "paths": measure("paths", facts=3),
     "interchange": measure("interchange", facts=3),
