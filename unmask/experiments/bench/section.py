@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unmask.blocks import tidy
+from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Finding, Notice, ReportBlock, Table
 from unmask.evaluation.statistics import ENOUGH
 from unmask.measures.measure import Rows, Summary, Tables
@@ -83,7 +83,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     blocks += [draw_networks(summary["networks"]), FOUND.tabulate(summary["methods"])]
     if summary["stores"]:
         blocks.append(SHARED.tabulate(summary["stores"], **{"networks": "facts"}))
-    return [*blocks, tabulate_false(summary["false"])]
+    return [*blocks, tabulate_false(summary["false"]), tabulate_networks(summary["networks"])]
 
 
 def _state(means: Rows) -> Iterator[ReportBlock]:
@@ -92,7 +92,7 @@ def _state(means: Rows) -> Iterator[ReportBlock]:
         value = FOUND.metrics["auroc"].say(row)
         yield Finding(
             f"`{row['model']}` finds what matters among {row['scored']} with an AUROC of {value} "
-            f"({row['facts']} {row['weights']} networks).",
+            f"({labels.count(row['facts'], row['weights'] + ' network')}).",
             row["outcome"],
             "networks",
         )
@@ -159,7 +159,7 @@ def tabulate_false(false: Rows) -> Table:
     return tidy.tabulate(
         "false",
         "Places that do not matter and are called clear, by what their position is to the question",
-        sorted(false, key=lambda row: -share(row)),
+        sorted((row for row in false if row["clear"]), key=lambda row: -share(row)),
         {
             "method": "method",
             "mechanism": "mechanism",
@@ -171,6 +171,16 @@ def tabulate_false(false: Rows) -> Table:
         },
         most=30,
     )
+
+
+def tabulate_networks(networks: Rows) -> Table:
+    """Every method on every network: what others hold theirs against."""
+    shown = {metric.head(): name for name, metric in FOUND.metrics.items()}
+    columns: dict[str | Column, tidy.Get] = {"network": "fact", "method": "model"}
+    columns |= {"scores": "scored", "weights": "weights", **shown}
+    columns |= {Column("passes", 0): "passes", "seconds": "seconds"}
+    rows = sorted(networks, key=lambda row: (row["fact"], -(row["auroc"] or 0.0)))
+    return tidy.tabulate("networks", "Every method on every network", rows, columns, most=12)
 
 
 def _say_role(role: str) -> str:
