@@ -74,6 +74,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     blocks = [
         *_state(summary["methods"]),
         *_state_stores(summary["stores"]),
+        *_say_decoy(summary["false"]),
         *_warn(summary["false"]),
     ]
     if max((row["facts"] for row in summary["methods"]), default=0) < ENOUGH:
@@ -91,7 +92,8 @@ def _state(means: Rows) -> Iterator[ReportBlock]:
     for row in tidy.select(means, metric="auroc"):
         value = FOUND.metrics["auroc"].say(row)
         yield Finding(
-            f"`{row['model']}` finds what matters among {row['scored']} with an AUROC of {value} "
+            f"`{row['model']}` finds what matters among {row['scored']} "
+            f"{'worse than chance, ' if row['outcome'] == 'below' else ''}with an AUROC of {value} "
             f"({labels.count(row['facts'], row['weights'] + ' network')}).",
             row["outcome"],
             "networks",
@@ -130,6 +132,21 @@ def _warn(false: Rows) -> Iterator[ReportBlock]:
             )
 
 
+def _say_decoy(false: Rows) -> Iterator[ReportBlock]:
+    """Methods to which the decoy is clear: the same states without it are not."""
+    at_verb = tidy.select(false, role="verb", reads="masked", weights=HAND)
+    for method, rows in tidy.group_by(at_verb, "method").items():
+        counts = {row["mechanism"]: (row["clear"], row["places"]) for row in rows}
+        clear, places = counts.get("decoy", (0, 0))
+        others, without = counts.get("two stores", (0, 0))
+        if places and without and clear / places - others / without > MISLED:
+            yield Notice(
+                f"The decoy misleads `{method}`: of {places} states at the verb, where the subject "
+                f"stands and nothing uses it, {clear} are clear to it; without the decoy {others} "
+                f"of {without}."
+            )
+
+
 def draw_networks(networks: Rows) -> Figure:
     """AUROC of each method on each network."""
     order = {name: min(i for i, row in enumerate(networks) if row["fact"] == name)
@@ -159,7 +176,10 @@ def tabulate_false(false: Rows) -> Table:
     return tidy.tabulate(
         "false",
         "Places that do not matter and are called clear, by what their position is to the question",
-        sorted((row for row in false if row["clear"]), key=lambda row: -share(row)),
+        sorted(
+            (row for row in false if row["clear"] and row["method"] != CONTROL),
+            key=lambda row: -share(row),
+        ),
         {
             "method": "method",
             "mechanism": "mechanism",
