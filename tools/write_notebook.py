@@ -1,6 +1,6 @@
-"""The tutorial as a notebook: `docs/tutorial.ipynb`, made of `docs/tutorial.md`.
+"""Pages as notebooks: `docs/tutorial.ipynb` is made of `docs/tutorial.md`, and so on.
 
-python tools/write_notebook.py [--run]
+python tools/write_notebook.py [--run [PAGE]]
 
 Prose becomes Markdown cells, commands become `!` lines, Python stays Python, and a block with a
 file's name, such as ```csv own.csv, becomes a cell that writes the file. The first cell installs
@@ -20,8 +20,9 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 TUTORIAL, NOTEBOOK = DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
+OWN_METHOD = DOCS / "own-method.md"
 _FENCED = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
-_NOTE = "Made of [tutorial.md](tutorial.md) by tools/write_notebook.py; run it from top to bottom."
+_NOTE = "Made of [{0}]({0}) by tools/write_notebook.py; run it from top to bottom."
 
 INSTALL = """\
 import importlib.util
@@ -59,9 +60,10 @@ def read_blocks(text: str) -> Iterator[Block]:
     yield Block("prose", text[at:].strip())
 
 
-def make_notebook(text: str) -> str:
+def make_notebook(page: Path) -> str:
     """The notebook of a page, as JSON (nbformat 4.5)."""
-    cells = [_make_cell(0, "markdown", _NOTE), _make_cell(1, "code", INSTALL)]
+    text = page.read_text("utf-8")
+    cells = [_make_cell(0, "markdown", _NOTE.format(page.name)), _make_cell(1, "code", INSTALL)]
     for block in read_blocks(text):
         if block.language == "prose":
             kind, source = "markdown", block.text
@@ -140,11 +142,15 @@ def strip_outputs(notebook: str) -> str:
 
 
 if __name__ == "__main__":
-    page = make_notebook(TUTORIAL.read_text("utf-8"))
-    if "--run" in sys.argv[1:]:
-        with TemporaryDirectory() as place:
-            page = execute(page, Path(place))
-    else:
-        page = _keep_outputs(page, json.loads(NOTEBOOK.read_text("utf-8"))["cells"])
-    NOTEBOOK.write_text(page, "utf-8")
-    print(f"wrote {NOTEBOOK}")
+    for source in (TUTORIAL, OWN_METHOD):
+        place = source.with_suffix(".ipynb")
+        page = make_notebook(source)
+        if "--run" not in sys.argv[1:]:
+            page = _keep_outputs(page, json.loads(place.read_text("utf-8"))["cells"])
+        elif not sys.argv[2:] or source.name in sys.argv[2:]:
+            with TemporaryDirectory() as folder:
+                page = execute(page, Path(folder))
+        else:
+            continue
+        place.write_text(page, "utf-8")
+        print(f"wrote {place}")

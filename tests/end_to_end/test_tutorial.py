@@ -15,11 +15,13 @@ import pytest
 from tools.write_notebook import (
     INSTALL,
     NOTEBOOK,
+    OWN_METHOD,
     TUTORIAL,
     make_notebook,
     read_blocks,
     strip_outputs,
 )
+from unmask.base.plugins import find_registry
 from unmask.cli.main import app
 from unmask.measures.runner import read_result
 
@@ -33,9 +35,9 @@ LONG = ("unmask study --quick", "unmask study --resume", "unmask report")
 """Of the study of the shipped pair."""
 
 
-def read_cells() -> list[str]:
+def read_cells(notebook: Path = NOTEBOOK) -> list[str]:
     """The code cells' sources, in order, after the one that installs the package."""
-    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
     first, *others = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert first == INSTALL
     return others
@@ -67,10 +69,11 @@ def shorten(command: str) -> str | None:
     return command
 
 
-def test_notebook_is_the_tutorial():
-    written = strip_outputs(NOTEBOOK.read_text("utf-8"))
-    assert written == make_notebook(TUTORIAL.read_text("utf-8")), (
-        "the tutorial has changed: python tools/write_notebook.py --run"
+@pytest.mark.parametrize("page", [TUTORIAL, OWN_METHOD], ids=lambda page: page.stem)
+def test_notebook_is_the_page(page):
+    written = strip_outputs(page.with_suffix(".ipynb").read_text("utf-8"))
+    assert written == make_notebook(page), (
+        f"the page has changed: python tools/write_notebook.py --run {page.name}"
     )
 
 
@@ -140,3 +143,18 @@ def test_tutorial_is_true(folder, capsys):
     }
     assert recalled["masked"] > 0.7 and recalled["causal"] < 0.1
     assert (folder / "study" / "page.html").is_file() and (folder / "page.html").is_file()
+
+
+@pytest.mark.prove
+def test_a_method_of_ones_own_is_scored_in_forty_lines(folder, capsys):
+    """The notebook as it stands: the method finds what matters, the probe reads the decoy."""
+    cells = read_cells(OWN_METHOD.with_suffix(".ipynb"))
+    assert sum(len(cell.splitlines()) for cell in cells) <= 40
+    try:
+        run_cells(cells, lambda command: command)
+    finally:
+        find_registry("method").remove("mean_of_questions")
+    shown = capsys.readouterr().out
+    assert re.search(r"mean_of_questions +auroc +(1\.00|0\.9\d)", shown)
+    assert re.search(r"probe +verb +[1-9]", shown)
+    assert not re.search(r"(interchange|mean_of_questions) +verb", shown)

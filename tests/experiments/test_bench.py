@@ -76,7 +76,7 @@ def test_a_probe_reads_the_decoy_which_nothing_uses(result, tables):
     (beside,) = select(result.summary["false"], mechanism="two stores", **at_verb)
     assert row["clear"] > 0 == beside["clear"]
     misled = [each.text for each in result.section.blocks if isinstance(each, Notice)]
-    assert any("`probe` misleads in “decoy”" in text for text in misled)
+    assert any("`probe` misleads in “decoy” (hand-written" in text for text in misled)
 
 
 def test_one_store_and_two_are_told_apart_by_exchanges_not_by_maps_of_places():
@@ -165,5 +165,5 @@ def test_a_method_of_ones_own_is_scored_beside_others():
     assert 0.5 < row["mean"] < 1.0 and row["passes"] == 0
     with pytest.raises(unmask.UserError, match="'methods' has 'near_the_answer', expected some of"):
         replace(result.settings, methods=("near_the_answer",))
-    with pytest.raises(unmask.UserError, match="leave models and data out"):
+    with pytest.raises(unmask.UserError, match="has no mechanism.json: expected a folder"):
         unmask.bench("reversal-mdm")

@@ -14,7 +14,7 @@ from unmask.blocks.tidy import distinct, group_by, select
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors
-from unmask.measures.represent_section import GIVEN, summarise
+from unmask.measures.represent_section import GIVEN, READ_NOT_USED, summarise
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE as TRACE
 from unmask.net.families import Family
@@ -84,6 +84,7 @@ def test_tables_hold_every_question_layer_and_checkpoint(result):
     ]
     readings = [("mdm", "canvas"), ("mdm", "prompt"), ("mdm", "subject")]
     assert distinct(probes, "model", "reading") == [*readings, ("ar", "canvas"), ("ar", "subject")]
+    assert READ_NOT_USED in [b.text for b in result.section.blocks if isinstance(b, Notice)]
 
 
 def test_a_run_finds_what_single_calls_find(result, masked, corpus):

@@ -1,6 +1,6 @@
 """trace: one rule for what is clear, and a section that says first what was found."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pyarrow
 import pytest
@@ -10,14 +10,20 @@ from tests.measures.test_trace import make_wrong, trace
 from tests.scripts import ROOT
 from tests.tracing.learned import make_facts
 from unmask.blocks import labels
-from unmask.blocks.blocks import Figure, Finding, Table, is_clear
+from unmask.blocks.blocks import Figure, Finding, Notice, Table, is_clear
 from unmask.blocks.tidy import select
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.clean_runs import count_prompts
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE, TraceSettings
 from unmask.measures.trace_effects import OTHER_TOKEN, TOTAL
-from unmask.measures.trace_section import draw_roles, find_best_subject, tabulate_bands
+from unmask.measures.trace_section import (
+    NOISE,
+    TAKEN_AWAY,
+    draw_roles,
+    find_best_subject,
+    tabulate_bands,
+)
 from unmask.report.stored import list_stored
 from unmask.report.style import find_range
 from unmask.tracing.corruption import CORRUPTIONS
@@ -122,6 +128,15 @@ def test_models_scored_alike_may_be_compared(masked, causal):
     settings = {"facts": 2, "phrasings": 1, "at": ("first",), "parts": ("resid",)}
     found = trace(masked, causal, make_facts(), joint="chain_rule", **settings)
     assert "not how large" not in show(found)
+
+
+def test_what_misleads_where_the_truth_is_known_is_said(done):
+    """Noise in a model that never meets it, and means in the place of states."""
+    changed = replace(done, settings=replace(done.settings, corruption="mask", mode="mean"))
+    (noise, means) = ([each.text for each in result.section.blocks if isinstance(each, Notice)]
+                      for result in (done, changed))  # fmt: skip
+    assert NOISE in noise and TAKEN_AWAY not in noise
+    assert TAKEN_AWAY in means and NOISE not in means
 
 
 def test_heads_ablated_and_severed_reach_the_section(causal):

@@ -105,22 +105,34 @@ def exchange(
     program: Program, step: AnswerStep, clean: Recorded, donor: Recorded, site: Site
 ) -> dict[int, str]:
     """What becomes of a question's words with a site of another; words they share are left out."""
+    end = (len(program.layers), "end")
+    own, other = ([state.get(OUT) for state in each[end]] for each in (clean, donor))
+    words = {word: at for word, at in step.readers.items() if own[at] != other[at]}
+    changed = run_exchanged(program, step, donor, site)
+    if changed is None:
+        return dict.fromkeys(words, "breaks")
+    return {
+        word: judge_word(own[at], other[at], changed[at].get(OUT)) for word, at in words.items()
+    }
+
+
+def run_exchanged(
+    program: Program, step: AnswerStep, donor: Recorded, site: Site
+) -> Standing | None:
+    """What stands at the end of a question with a site of another.
+
+    None where a head finds two names where the question has one.
+    """
     layer, part, position = site
 
     def put(at: int, name: str, states: Standing) -> None:
         if (at, name) == (layer, part):
             states[position] = dict(donor[layer, part][position])
 
-    end = (len(program.layers), "end")
-    own, other = ([state.get(OUT) for state in each[end]] for each in (clean, donor))
-    words = {word: at for word, at in step.readers.items() if own[at] != other[at]}
     try:
-        changed = run(program, step.tokens, put)
-    except AmbiguousError:  # a head finds two names where the question has one
-        return dict.fromkeys(words, "breaks")
-    return {
-        word: judge_word(own[at], other[at], changed[at].get(OUT)) for word, at in words.items()
-    }
+        return run(program, step.tokens, put)
+    except AmbiguousError:
+        return None
 
 
 def judge_word(clean: int | None, donor: int | None, changed: int | None) -> str:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 PERMUTATIONS = 100_000
 """Permutations of the probes' nulls."""
+READ_NOT_USED = (
+    "A probe says what can be read, not what is used: on networks whose mechanism is known about "
+    "half of what probes read clearly does not matter (`unmask bench`). `unmask interchange` asks "
+    "what does."
+)
 READINGS = {
     "canvas": "on the canvas",
     "prompt": "without masks",
@@ -189,7 +194,7 @@ def describe(result: "Result") -> list[ReportBlock]:
         columns = {
             heading: lambda row, name=name: f"{row[name]:.3f}" for name, heading in TESTS.items()
         }
-        shown.append(PROBES.tabulate(choose_best(probes), **columns))
+        shown += [PROBES.tabulate(choose_best(probes), **columns), Notice(READ_NOT_USED)]
     if result.settings.to_record()["search_steps"]:
         shown.append(VALUES.tabulate(summary["values"], facts="facts"))
     shown += [LENS.draw(summary["lens"])] if summary["lens"] else []

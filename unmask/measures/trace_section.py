@@ -33,6 +33,15 @@ STAGES = (
     "A causal model's step is the answer token that it writes then: at any but the first, part of "
     "its answer is given, and less is asked of it than of the other. Compare them at the first."
 )
+NOISE = (
+    "Noise is nothing that a diffusion model meets: on networks whose mechanism is known more "
+    "states that do not matter are clear with it than with masks (`unmask bench`); compare "
+    "`--corruption mask`."
+)
+TAKEN_AWAY = (
+    "On networks whose mechanism is known, states that do not matter are clear with zeros or means "
+    "in their place, hardly any with another question's: compare `--mode ablate` (`unmask bench`)."
+)
 ANSWER_ROLES = ("answer mask", "answer token", "whole answer")
 VIEW = ("split", "corruption", "stage", "part")
 SHOWN = ("mode", "run", "severed", "guidance")
@@ -69,6 +78,9 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     sides = {labels.is_causal(row["kind"]) for row in counts}
     if len(sides) > 1 and set(tidy.distinct(summary["averages"], "stage")) != {"first"}:
         notes.append(Notice(STAGES))
+    if settings["corruption"] in ("gaussian", "uniform", "rome"):
+        notes += [Notice(NOISE)] if "masked" in tidy.distinct(counts, "kind") else []
+    notes += [Notice(TAKEN_AWAY)] if settings["mode"] in ("zero", "mean") else []
     return [*state_groups(summary, settings), *notes, *shown]
 
 

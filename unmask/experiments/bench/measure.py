@@ -8,9 +8,13 @@ answers; the mechanism stays with the programs that the weights are made from.
 
 A state matters where exchanging it for the same state of another question changes the word in the
 program, and is enough where it brings the other's; an edge matters where the word changes without
-it. AUROC is how often a place that matters scores above one that does not: 0.5 is chance. A place
-is called clear above the threshold that does best on networks of other mechanisms. Among the
-strongest: the share of places that matter among as many of the highest scores. Passes are texts
+it. The method `interchange` makes the same exchanges in the network: its score shows that networks
+do what their programs say. Networks may also be trained to have a mechanism
+(`unmask.compiled.forced`); of these the stream alone is scored.
+
+AUROC is how often a place that matters scores above one that does not: 0.5 is chance. A place is
+called clear above the threshold that does best on hand-written networks of other mechanisms. Among
+the strongest: the share of places that matter among as many of the highest scores. Passes are texts
 through the whole network; gradients are not counted. Intervals are 95 % intervals by network, of
 which those of one mechanism are much alike.
 
@@ -26,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
+from unmask.base.runs import DIGESTS
 from unmask.compiled.mechanisms import MECHANISMS
 from unmask.experiments.bench.section import describe, summarise
 from unmask.measures.measure import Argument, Job, Measure, Rows
@@ -49,7 +54,9 @@ class BenchSettings(CheckedSettings):
     mechanisms: tuple[str, ...] = option(
         MECHANISMS, "Mechanisms of the networks.", choices=lambda: MECHANISMS
     )
-    forms: int | None = option(None, "Networks of each mechanism; all of them by default.", least=1)
+    forms: int | None = option(
+        None, "Hand-written networks of each mechanism; all of them by default.", least=0
+    )
 
     def _problems(self) -> Iterator[str]:
         from unmask.experiments.bench.methods import METHODS
@@ -61,21 +68,32 @@ class BenchSettings(CheckedSettings):
 
 @dataclass(frozen=True)
 class KnownNetworks:
-    """No model and no data: the networks are made from the settings."""
+    """Networks that are made from the settings, and folders of trained ones."""
+
+    trained: "Sequence[KnownNetwork]" = ()
 
     def parameters(self) -> Sequence[Argument]:
-        return ()
+        help = "Folders of networks that were trained to have a mechanism (paper/forced.py)."
+        return (Argument("models", help, "FOLDER…", is_list=True, is_required=False),)
 
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "KnownNetworks":
-        if given.get("models") or given.get("data") is not None:
+        from unmask.experiments.bench.networks import read_trained
+
+        if given.get("data") is not None:
             raise UserError(
-                "models or data were given: methods are scored on networks whose mechanism is "
-                "known, made from the settings; leave models and data out."
+                "data were given: networks whose mechanism is known have their own questions; "
+                "leave the data out."
             )
-        return self
+        return KnownNetworks(read_trained(given.get("models") or ()))
 
     def record(self) -> dict[str, Any]:
-        return {}
+        from unmask.base.identity import digest_path
+
+        folders = {each.name: each.folder for each in self.trained if each.folder is not None}
+        return {
+            "networks": {name: str(folder) for name, folder in folders.items()},
+            DIGESTS: {name: {"contents": digest_path(each)} for name, each in folders.items()},
+        }
 
 
 def list_jobs(inputs: KnownNetworks, settings: BenchSettings) -> Iterator[Job]:
@@ -84,9 +102,10 @@ def list_jobs(inputs: KnownNetworks, settings: BenchSettings) -> Iterator[Job]:
     from unmask.experiments.bench.networks import list_networks, list_truth
 
     def list_true(network: "KnownNetwork") -> Mapping[str, Rows]:
-        return {"truth": [network.columns | row for row in list_truth(network.compiled)]}
+        rows = list_truth(network.compiled, network.folder is not None)
+        return {"truth": [network.columns | row for row in rows]}
 
-    for network in list_networks(settings.mechanisms, settings.forms):
+    for network in [*list_networks(settings.mechanisms, settings.forms), *inputs.trained]:
         yield Job(f"{network.name}-truth", partial(list_true, network))
         for name in settings.methods or METHODS:
             yield Job(f"{network.name}-{name}", partial(ask_method, name, network))

@@ -3,8 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from unmask.base.errors import UserError
+from unmask.base.reading import read_json
+from unmask.compiled.forced import MECHANISM, PART, load_forced
 from unmask.compiled.mechanisms import CAUSAL, MECHANISMS, Compiled, build_compiled
 from unmask.compiled.truth import list_carriers, list_needed_edges
 from unmask.experiments.bench.task import EDGES, PARTS, Localisation, list_localisations
@@ -29,6 +33,8 @@ class KnownNetwork:
     name: str
     mechanism: str
     form: dict[str, Any]
+    folder: Path | None = None
+    """Where it lies, if it was trained to have the mechanism."""
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -38,11 +44,14 @@ class KnownNetwork:
             "mechanism": self.mechanism,
             "reads": "causal" if is_causal else "masked",
             "stores": STORES.get(self.mechanism),
+            "weights": "hand-written" if self.folder is None else "trained",
         }
 
     @cached_property
     def compiled(self) -> Compiled:
         """The network, made when it is first asked."""
+        if self.folder is not None:
+            return load_forced(self.folder)
         return build_compiled(self.mechanism, **self.form)
 
 
@@ -60,23 +69,42 @@ def list_networks(
     return networks
 
 
-def list_truth(compiled: Compiled) -> Iterator[dict[str, Any]]:
+def read_trained(folders: Sequence[str | Path]) -> list[KnownNetwork]:
+    """Networks that were trained to have a mechanism, and saved with it."""
+    networks = []
+    for given in map(Path, folders):
+        own = sorted([*given.glob(MECHANISM), *given.glob(f"*/{MECHANISM}")])
+        if not own:
+            raise UserError(
+                f"{given} has no {MECHANISM}: expected a folder of a network that was trained to "
+                "have a known mechanism, or of several, as paper/forced.py saves them."
+            )
+        for file in own:
+            known = read_json(file)
+            name = f"{known['mechanism']}, trained {known['seed']}"
+            networks.append(KnownNetwork(name, known["mechanism"], {}, file.parent))
+    return networks
+
+
+def list_truth(compiled: Compiled, is_trained: bool = False) -> Iterator[dict[str, Any]]:
     """A row for each state and edge that methods score: whether the next word depends on it.
 
     A state *matters* where exchanging it for another question's changes a word, and is *enough*
     where it brings the other's. An edge matters where a word changes without it. Edges to the
-    beginning, and from a position to itself, are not asked about.
+    beginning, and from a position to itself, are not asked about. A network that was trained is
+    aligned with its program in the stream after each layer alone.
     """
     sites, tasks = {site: part for part, site in PARTS.items()}, list_localisations(compiled)
     for each in list_carriers(compiled):
         layer, site, at = each.site
-        if site in sites and each.word == each.step - 1:
+        is_aligned = site in sites and (not is_trained or site == PART)
+        if is_aligned and each.word == each.step - 1:
             yield {
                 **_place(tasks[each.step - 1], each.step, sites[site], layer, at),
                 "matters": each.brings + each.breaks > 0,
                 "is_enough": each.brings > 0,
             }
-    for step, needed in list_needed_edges(compiled).items():
+    for step, needed in () if is_trained else list_needed_edges(compiled).items():
         task = tasks[step - 1]
         for edge in list_candidates(task):
             yield {

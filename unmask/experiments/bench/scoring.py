@@ -1,6 +1,6 @@
 """PlaceScores of methods against the truth: areas, hits, and what is called clear by a threshold.
 
-What counts as clear is chosen on networks of other mechanisms, by the best F1 there.
+What counts as clear is chosen on hand-written networks of other mechanisms, by the best F1 there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from unmask.blocks.tidy import group_by
+from unmask.blocks.tidy import Record, group_by
 from unmask.experiments.bench.task import EDGES
 from unmask.measures.measure import Rows
 
@@ -40,9 +40,7 @@ def score_networks(scores: Rows, truth: Rows, runs: Rows) -> Iterator[dict[str, 
         for name, own in by_network.items():
             values, matters = sides[name]
             others = [
-                sides[other]
-                for other, theirs in by_network.items()
-                if theirs[0]["mechanism"] != own[0]["mechanism"]
+                sides[other] for other, theirs in by_network.items() if is_other(theirs[0], own[0])
             ]
             limit = choose_threshold(others)
             is_clear = values > limit
@@ -51,7 +49,7 @@ def score_networks(scores: Rows, truth: Rows, runs: Rows) -> Iterator[dict[str, 
             enough = [row["is_enough"] for row in own]
             yield {
                 "model": method, "scored": scored, "fact": name, "seed": 0,
-                **{key: own[0][key] for key in ("mechanism", "reads", "stores")},
+                **{key: own[0][key] for key in ("mechanism", "reads", "stores", "weights")},
                 "auroc": find_area(values, matters),
                 "enough": None if scored == EDGES else find_area(values, np.array(enough, bool)),
                 "precision": find_precision(values, matters),
@@ -69,7 +67,7 @@ def list_false(scores: Rows, truth: Rows, scored: Rows) -> list[dict[str, Any]]:
     limits = {(row["fact"], row["model"], row["scored"]): row["threshold"] for row in scored}
     counted = []
     joined = [row for row in join_truth(scores, truth) if not row["matters"]]
-    keys = ("method", "scored", "mechanism", "reads", "role")
+    keys = ("method", "scored", "weights", "mechanism", "reads", "role")
     for key, rows in group_by(joined, *keys).items():
         known = [
             row for row in rows if limits[row["network"], row["method"], row["scored"]] is not None
@@ -91,7 +89,7 @@ def judge_sharing(runs: Rows) -> Iterator[dict[str, Any]]:
     known = [row for row in runs if row["stores"] is not None and row["shared"] is not None]
     for method, rows in group_by(known, "method").items():
         for row in rows:
-            others = [each for each in rows if each["mechanism"] != row["mechanism"]]
+            others = [each for each in rows if is_other(each, row)]
             values = np.array([each["shared"] for each in others])
             is_one = np.array([each["stores"] == "one" for each in others])
             if not others or is_one.all() or not is_one.any():
@@ -99,9 +97,16 @@ def judge_sharing(runs: Rows) -> Iterator[dict[str, Any]]:
             limit = choose_gap(values, is_one)
             yield {
                 "model": method, "fact": row["network"], "seed": 0, "mechanism": row["mechanism"],
+                "weights": row["weights"],
                 "stores": row["stores"], "shared": row["shared"],
                 "right": float((row["shared"] > limit) == (row["stores"] == "one")),
             }  # fmt: skip
+
+
+def is_other(theirs: Record, own: Record) -> bool:
+    """Whether a threshold for one network may come from another: hand-written, and of another
+    mechanism."""
+    return theirs["mechanism"] != own["mechanism"] and theirs["weights"] == "hand-written"
 
 
 def choose_threshold(

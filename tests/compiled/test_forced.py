@@ -1,0 +1,64 @@
+"""Trained networks are held to a program by exchanges; a hand-written one passes every one."""
+
+from itertools import islice
+
+import pytest
+import torch
+
+import unmask
+from unmask.blocks.tidy import select
+from unmask.compiled.forced import (
+    NONE,
+    PART,
+    Forced,
+    check_held_out,
+    list_alike,
+    load_forced,
+    save_forced,
+    train_forced,
+)
+from unmask.compiled.mechanisms import build_compiled
+from unmask.experiments.bench.networks import list_truth
+
+LEAST = 0.95
+
+
+def test_a_hand_written_network_passes_all_exchanges_and_the_other_mechanism_fails():
+    """All pairs of questions of both directions, at every layer and position of the first step."""
+    compiled = build_compiled("one store")
+    (group,) = islice(list_alike(compiled, 1), 1)
+    every = torch.ones(len(group.tokens), len(group.tokens), dtype=torch.bool)
+    passed = check_held_out(compiled.model.net, [group], every)
+    assert (passed.changed, passed.kept, passed.answers) == (1.0, 1.0, 1.0)
+    other = build_compiled("two stores")
+    failed = check_held_out(other.model.net, [group], every)
+    assert failed.answers == 1.0 and failed.changed < LEAST  # the same answers in another way
+    own = group.words[:, None, None, None].expand_as(group.exchanged)
+    assert ((group.exchanged != own) & (group.exchanged != NONE)).float().mean() > 0.1
+
+
+def test_a_trained_network_is_saved_with_its_mechanism_and_scored(tmp_path):
+    """Two updates, which teach it nothing: what is read back is what was saved."""
+    settings = Forced("two stores", width=16, updates=2, rows=8, phrasings=1)
+    compiled, held_out = train_forced(settings)
+    assert held_out.changed < LEAST
+    folder = tmp_path / "two-stores-0"
+    save_forced(compiled, held_out, settings, folder)
+    again = load_forced(folder)
+    assert again.program == compiled.program and again.facts == compiled.facts
+    tokens = torch.tensor([[0, 7, 20, 2, 1, 1]])
+    assert torch.equal(again.model.net(tokens), compiled.model.net(tokens))
+    truth = list(list_truth(again, is_trained=True))
+    assert {row["part"] for row in truth} == {"resid"} and PART == "resid_out"
+    result = unmask.bench(tmp_path, methods=("lens", "random"), forms=0)
+    (row,) = select(result.summary["methods"], model="lens", metric="auroc")
+    assert (row["weights"], row["facts"]) == ("trained", 1)
+    assert {each["threshold"] for each in result.summary["networks"]} == {None}
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("mechanism", ["one store", "two stores", "copy"])
+def test_training_gives_a_network_the_mechanism(mechanism):
+    """Exchanges between pairs of questions that training never exchanged go as they must."""
+    _, held_out = train_forced(Forced(mechanism))
+    assert min(held_out.changed, held_out.kept, held_out.answers) >= LEAST
