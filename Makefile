@@ -37,8 +37,8 @@ gpu: $(READY)  ## every test that needs a CUDA device
 browser: $(READY) $(AXE)  ## of the long proofs, the study's page and the explorer in chromium
 	$(BIN)/python -m pytest -q -m prove tests/report/test_browser.py tests/explorer/test_browser_*.py
 
-hostile: $(READY)  ## hostile inputs, the whole fuzz and kills: about twenty minutes
-	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile
+hostile: $(READY)  ## hostile inputs, the whole fuzz, two kills of every verb that writes, and what beside.txt names
+	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile @tests/hostile/beside.txt
 
 paper: $(READY)  ## every page of results, on one GPU; DATA=FOLDER, and STAGE=NAME or MINUTES=8 for a piece, PROCESSES=4 side by side
 	$(BIN)/python paper/run.py $(if $(DATA),--data $(DATA)) $(if $(STAGE),--stage $(STAGE)) \

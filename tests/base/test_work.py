@@ -55,7 +55,7 @@ def engine(request, monkeypatch):
         case "local":
             return LocalEngine(2)
         case "submitit":
-            return SubmititEngine(SLURM | {"workers": 2})
+            return SubmititEngine(dict(SLURM) | {"workers": 2})
         case _:
             address = request.getfixturevalue("cluster").scheduler_address
             return find_engine(f"dask:{address}")

@@ -63,7 +63,7 @@ def site(tmp_path_factory) -> Path:
     shutil.copytree(EXAMPLES, folder / "building")
     points = tomllib.loads((EXAMPLES / "pyproject.toml").read_text())["project"]["entry-points"]
     points = points["unmask.plugins"]
-    assert {key.partition(".")[0] for key in points} == KINDS.keys() - {"plan", "corrector"}
+    assert {key.partition(".")[0] for key in points} == KINDS.keys()
     points |= {"order.broken": "building.nowhere:order", "taste.sweet": "building.order:sweet"}
     info = folder / "building-1.0.dist-info"
     info.mkdir()
@@ -108,6 +108,8 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
         "recall": ["recall", place.model, *small, "--steps", "2", "--order", "ends", "--rule",
                    "same_letters", "--all", "--out", "recall"],
         "sample": ["sample", place.model, "We", "--steps", 4, "--order", "ends", "--remask", "one"],
+        "grow": ["sample", place.model, "We", "--steps", 3, "--length", 10, "--plan", "grow",
+                 "--corrector", "least=2", "--json"],
         "words": ["words", place.model, *small, "--steps", 2, "--out", "words"],
         "german": [*recipe, *lately, "data.source=german", "--out", "german"],
         "chinese": [*recipe, "data.source=chinese", "objective.name=heavy_answers",
@@ -129,6 +131,9 @@ def test_every_kind_from_a_package_outside(site, place, tmp_path):
     assert "ends (building 1.0)" in ran["options"][1] and not ran["options"][3]
     assert "order 'broken' of building 1.0 cannot be imported" in ran["broken"][2]
     assert "'taste.sweet' of building 1.0 is left out" in ran["help"][2]
+    grown = json.loads(ran["grow"][1])
+    steps = [each for each in grown["committed_at"][0] if each > 0]
+    assert steps.count(1) < steps.count(3) and grown["calls"] == 3 * (1 + 2)
     # 2. Records have the code, the version and the names.
     record = read_record(tmp_path / "recall")
     assert record["plugins"] == dict.fromkeys(("order.ends", "rule.same_letters"), "building 1.0")

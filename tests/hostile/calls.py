@@ -351,7 +351,10 @@ CALLS: dict[str, Call] = {
         bad={"recipe": [3, b"x", "", "absent", Odd()], "seeds": [None, 3, "x", [-1], [1.5], ["x"],
              [], [0, 0], [10**30]], "out": PATH[1:], "device": DEVICE},
     ),
-    "register": Call(with_first(unmask.register), bad={"measure": [None, 3, "x", Odd()]}),
+    "register": Call(
+        with_first(unmask.register, kind="rule", name="x", thing=lambda p, out: max),
+        bad={"kind": [None, 3, "x", "", b"rule", {}, Odd()], "thing": [None, 3, "x", {}, Odd()],
+             "name": [3, "", "a b", b"x", "a\0b", "x=1", Odd()]}),
     "Tokenizer": Call(
         with_first(unmask.Tokenizer.load, path=lambda p, out: p.folder / "corpus"),
         bad={"path": [*PATH, "absent", "a\0b"], "mask": ["no such token", 10**9, b"x"]},
@@ -368,13 +371,13 @@ CALLS: dict[str, Call] = {
     "Gaussian": Call(with_first(unmask.Gaussian, table=lambda p, out: torch.ones(9, 2)), bad={
         "table": [torch.ones(0, 2), torch.ones(1, 2)], "schedule": PROCESS["schedule"]}),
     "Recipe": Call(
-        with_first(unmask.Recipe, kind="masked", data=lambda p, out: _read_recipe_data()),
+        with_first(unmask.Recipe, kind="masked",
+                   data=lambda p, out: DataSettings(source="reversal")),
         bad={"kind": ["x", None, 3], "data": [None, 3, "x"], "seed": SEED, "batch": [None, 3]},
     ),
     "NetConfig": Call(
-        with_first(
-            unmask.NetConfig, vocab_size=9, width=8, layers=1, heads=2, mlp_width=8, context=8
-        ),
+        with_first(unmask.NetConfig, vocab_size=9, width=8, layers=1, heads=2, mlp_width=8,
+                   context=8),
         unmask.NetConfig,
         {"num_logits": COUNT[:6], "kv_heads": COUNT[:6], "head_width": COUNT[:6], "norm": ["x", 3]},
     ),
@@ -394,7 +397,3 @@ NOT_CALLED = {
     "__version__": "a text",
 }  # fmt: skip
 """Public names without a call of their own, and why."""
-
-
-def _read_recipe_data() -> Any:
-    return DataSettings(source="reversal")

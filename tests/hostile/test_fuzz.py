@@ -31,8 +31,8 @@ from tests.hostile.fuzzing import (
     spoil_header,
     spoil_json,
 )
+from tests.hostile.kills import KILLED, KILLS
 from tests.hostile.test_explorer_requests import REQUESTS
-from tests.hostile.test_kills import KILLED, KILLS
 from tests.hostile.test_signals import VERBS
 from tests.training.runs import SMALL
 from unmask.cli.main import load_verb

@@ -70,6 +70,15 @@ def test_a_call_waits_for_no_other_process(rank, tmp_path, monkeypatch):
         assert {row["model"] for row in result.rows()} == {"one", "two"}
 
 
+def test_workers_are_given_names_and_a_folder(tmp_path, model):
+    with pytest.raises(UserError, match="on='local:1' was given without out"):
+        MEASURE("one", on="local:1")
+    with pytest.raises(UserError, match="with a loaded Model: workers read models and data"):
+        MEASURE(model, out=tmp_path, on="local:1")
+    with pytest.raises(UserError, match="--on is 'somewhere': expected local:4"):
+        MEASURE("one", out=tmp_path, on="somewhere")
+
+
 def test_a_call_that_fails_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 

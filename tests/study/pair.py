@@ -67,7 +67,7 @@ class Place:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory) -> Place:
     """The pair; tests must not change it."""
-    return _make_place(tmp_path_factory.getbasetemp() / "pair")
+    return make_place(tmp_path_factory.getbasetemp() / "pair")
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,8 @@ def finished(place, tmp_path_factory) -> StudyRun:
 
 # pytest makes a fixture anew for every folder that imports it: these are made once.
 @cache
-def _make_place(folder: Path) -> Place:
+def make_place(folder: Path) -> Place:
+    """The pair and its corpus in a new folder."""
     folder.mkdir()
     corpus = make_corpus()
     texts = [fact.text for facts in corpus.splits.values() for fact in facts]

@@ -103,7 +103,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def add(self, thing: T, name: str) -> None:
         """Add a thing in this process, in place of one that was added before under its name."""
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(
                 f"the name of the {self.kind} is {name!r:.60}: expected letters, digits, dots, "
                 "dashes or underscores."
@@ -185,7 +185,7 @@ def name_thing(kind: str, thing: object) -> str:
 
 def find_registry(kind: str) -> Registry[Any]:
     """The table of a kind."""
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UserError(f"there is no kind {kind!r:.60} of plug-in: {suggest(str(kind), KINDS)}")
     return cast("Registry[Any]", resolve_name(KINDS[kind]))
 

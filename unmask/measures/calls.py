@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings, SettingsError, build, check_values
+from unmask.base.engines import find_engine
 from unmask.base.errors import UserError
 from unmask.measures.contract import Inputs
 from unmask.measures.inputs import ModelInputs, RunFolders
@@ -26,10 +27,12 @@ def call_measure(
     settings: CheckedSettings | None,
     changes: Mapping[str, Any],
     fresh: bool = False,
+    on: str | None = None,
 ) -> Result:
     """What calling a measure from Python does."""
-    given = {"out": out, "fresh": fresh, "settings": settings}
+    given = {"out": out, "fresh": fresh, "settings": settings, "on": on}
     hints = {"out": str | Path | None, "fresh": bool, "settings": measure.settings | None}
+    hints["on"] = str | None
     if problems := check_values(given, hints):
         raise SettingsError(f"unmask.{measure.name}", problems)
     chosen = settle(build(measure.settings, changes, f"unmask.{measure.name}", settings))
@@ -40,6 +43,9 @@ def call_measure(
         if facts and data is not None:
             raise UserError("data were given twice, by position and by name: give them once.")
         given = {"models": models, "data": facts or data}
+    if on is not None:
+        _refuse_loaded(given, on, out)
+    engine = find_engine(on)
     inputs = measure.inputs.read(given, chosen)
     if out is not None:
         _refuse_attached(inputs)
@@ -47,7 +53,8 @@ def call_measure(
     else:
         folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
     try:
-        result = run_measure(measure, inputs, chosen, folder, fresh and out is not None)
+        is_fresh = fresh and out is not None
+        result = run_measure(measure, inputs, chosen, folder, is_fresh, engine, given)
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -77,6 +84,18 @@ def _part_subjects(subjects: Sequence[Any]) -> tuple[list[Any], Any]:
             "facts; ask them one after the other."
         )
     return models, corpora[0] if corpora else facts or None
+
+
+def _refuse_loaded(given: Mapping[str, Any], on: str, out: str | Path | None) -> None:
+    """Workers read models and data by themselves, and write to a folder that all see."""
+    if out is None:
+        raise UserError(f"on={on!r:.60} was given without out: name the folder of the run.")
+    for each in _flatten([*given.values()]):
+        if each is not None and not isinstance(each, str | Path):
+            raise UserError(
+                f"on={on!r:.60} was given with a loaded {type(each).__name__}: workers read models "
+                "and data by themselves; give names or paths."
+            )
 
 
 def _refuse_attached(inputs: Inputs) -> None:

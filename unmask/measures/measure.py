@@ -115,18 +115,20 @@ class Measure(Generic[S]):
         out: "str | Path | None" = None,
         settings: S | None = None,
         fresh: bool = False,
+        on: str | None = None,
         **changes: Any,
     ) -> "Result":
         """Run the measure on models, or on run folders; each setting can be given by its name.
 
         `data` is a path, a corpus, a fact or facts (which may also stand after the models). `out`
         the folder of the run, which is resumed if it holds one, or begun anew if `fresh`; without
-        it the tables live as long as the result.
+        it the tables live as long as the result. `on` says where to work, as `--on` does, such as
+        "local:4"; models and data are then given by name or path.
         """
         from unmask.measures.calls import call_measure
 
         require_extra("study", f"unmask.{self.name}")
-        return call_measure(self, subjects, data, out, settings, changes, fresh)
+        return call_measure(self, subjects, data, out, settings, changes, fresh, on)
 
 
 def _document(measure: Measure) -> str:

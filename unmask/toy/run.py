@@ -1,12 +1,12 @@
 """The toy experiment: every variant learns the language, speaks it, and is measured."""
 
 import math
-import multiprocessing
-import signal
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from unmask.base.config import build, check_arguments
-from unmask.base.files import write_json
-from unmask.base.progress import track
+from unmask.base.engines import LocalEngine
+from unmask.base.files import told_as_sentence, write_json
+from unmask.base.reading import read_json
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
+from unmask.base.work import run_jobs
 from unmask.net.transformer import Transformer
 from unmask.objectives.batch import draw_times
 from unmask.toy.language import (
@@ -85,17 +87,42 @@ def run_toy(
         changes: Settings by name, such as `samples=1000`.
     """
     settings = build(ToySettings, changes, "unmask.run_toy", settings)
-    names = settings.variants
+    names, out = settings.variants, Path(out)
+    with told_as_sentence(out):
+        out.mkdir(parents=True, exist_ok=True)
     # Tensors this small gain nothing from threads: variants run side by side on one core each.
-    workers = max(1, min(torch.get_num_threads(), len(names)))
-    with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
-        measured = pool.imap(partial(measure, settings=settings), names)
-        outcomes = list(track(measured, "learning the toy language", len(names), in_lines=True))
+    engine = LocalEngine(max(1, min(torch.get_num_threads(), len(names))))
+    costs = {name: float(settings.steps or VARIANTS[name].training_steps) for name in names}
+    with tempfile.TemporaryDirectory(prefix=".toy-", dir=out) as scratch:
+        work = _ToyWork(settings, Path(scratch))
+        with closing(run_jobs(work, costs, engine, "learning the toy language")) as jobs:
+            for _, error in jobs:
+                if error is not None:
+                    raise error
+        outcomes = [ToyOutcome(**read_json(work.place(name))) for name in names]
     least_loss = math.log(len(list_sentences())) / LENGTH
     floor = noise_floor(settings.samples, settings.seed)
     report = ToyReport(settings, least_loss, floor, outcomes)
-    write_json(Path(out) / "toy.json", asdict(report))
+    write_json(out / "toy.json", asdict(report))
     return report
+
+
+@dataclass(frozen=True)
+class _ToyWork:
+    """The variants by their names; each leaves its outcome."""
+
+    settings: ToySettings
+    folder: Path
+    deadline: None = None
+
+    def place(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+    def is_done(self, key: str) -> bool:
+        return self.place(key).is_file()
+
+    def open(self) -> Callable[[str], None]:
+        return lambda key: write_json(self.place(key), asdict(measure(key, self.settings)))
 
 
 def measure(name: str, settings: ToySettings) -> ToyOutcome:
@@ -178,8 +205,3 @@ def follow_noise(variant: Variant, net: Transformer, seed: int) -> dict[str, str
     if xt is None:
         return {}
     return {f"{t:g}": " ".join(row) for t, row in zip(TIMES, decode(xt), strict=True)}
-
-
-def _prepare_worker() -> None:
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
