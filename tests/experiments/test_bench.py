@@ -76,7 +76,8 @@ def test_a_probe_reads_the_decoy_which_nothing_uses(result, tables):
     (beside,) = select(result.summary["false"], mechanism="two stores", **at_verb)
     assert row["clear"] > 0 == beside["clear"]
     misled = [each.text for each in result.section.blocks if isinstance(each, Notice)]
-    assert any("`probe` misleads in “decoy” (hand-written" in text for text in misled)
+    assert any("The decoy misleads `probe`" in text for text in misled)
+    assert not any("The decoy misleads `interchange`" in text for text in misled)
 
 
 def test_one_store_and_two_are_told_apart_by_exchanges_not_by_maps_of_places():

@@ -49,6 +49,8 @@ def test_dry_run_shows_the_plan_and_writes_nothing(tmp_path):
         format_recipe(read_recipe("toy-masked")) + "\n"
     )
     assert not list(tmp_path.iterdir())
+    large = ask("toy-masked", "batch.rows=100000000", "--dry-run", "--device", "cpu").stdout
+    assert "are free: try batch.micro=" in large
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def show_plan(console: "Console", plan: "TrainingPlan") -> None:
     parts = (f"{format_bytes(size)} for {what}" for what, size in plan.memory.items())
     rows["of it"] = ", ".join(parts)
     show_pairs(console, "what would be trained", rows)
+    if plan.want:
+        console.print(plan.want, markup=False)
 
 
 def draw_training(records: Sequence[dict[str, Any]], path: str | Path, title: str) -> None:

@@ -153,22 +153,28 @@ def rescale(net: Transformer, scale: float) -> None:
 
 
 def check_room(config: NetConfig, recipe: Recipe, world: World, short: bool) -> None:
-    """Raise where the device has too little memory for the recipe; say what would fit."""
+    """Raise where the device has too little memory for the recipe."""
+    if want := describe_want(config, recipe, world, short):
+        raise UserError(want)
+
+
+def describe_want(config: NetConfig, recipe: Recipe, world: World, short: bool) -> str:
+    """What a device lacks for the recipe and what would fit, as a sentence; else an empty one."""
     room = free_bytes(world.device)
     if room is None:
-        return
+        return ""
     rows = recipe.batch.micro or recipe.batch.rows // world.size
     needed = sum(estimate_bytes(config, recipe, rows, short).values())
     if world.joined and recipe.machine.parallel == "fsdp":
-        return  # cut up over devices of which only one is seen here
+        return ""  # cut up over devices of which only one is seen here
     if needed <= room:
-        return
+        return ""
     one = replace(recipe, batch=replace(recipe.batch, rows=recipe.batch.rows // world.size))
     micro = suggest_micro(config, one, short, room)
     advice = f"try batch.micro={micro}" if micro else "use a smaller network or a shorter context"
     if not recipe.machine.recompute:
         advice += ", or machine.recompute=true"
-    raise UserError(
+    return (
         f"training needs about {format_bytes(needed)} on {world.device}, {format_bytes(room)} are "
         f"free: {advice}."
     )

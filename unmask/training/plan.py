@@ -7,8 +7,14 @@ import torch
 from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect, inspect_tokenizer
-from unmask.training.build import choose_training_dtype, fit_tokenizer, plan_model
+from unmask.training.build import (
+    choose_training_dtype,
+    describe_want,
+    fit_tokenizer,
+    plan_model,
+)
 from unmask.training.mixture import read_mixture
+from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
 
@@ -29,6 +35,8 @@ class TrainingPlan:
     """Bytes by what they are for."""
     free: int | None
     device: str
+    want: str
+    """What the device lacks, as a sentence."""
 
 
 def plan_training(recipe: Recipe, device: torch.device) -> TrainingPlan:
@@ -52,4 +60,5 @@ def plan_training(recipe: Recipe, device: torch.device) -> TrainingPlan:
         estimate_bytes(config, recipe, rows, short),
         free_bytes(device),
         str(device),
+        describe_want(config, recipe, World(device), short),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unmask.blocks import tidy
+from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Finding, Notice, ReportBlock, Table
 from unmask.evaluation.statistics import ENOUGH
 from unmask.measures.measure import Rows, Summary, Tables
@@ -74,6 +74,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     blocks = [
         *_state(summary["methods"]),
         *_state_stores(summary["stores"]),
+        *_say_decoy(summary["false"]),
         *_warn(summary["false"]),
     ]
     if max((row["facts"] for row in summary["methods"]), default=0) < ENOUGH:
@@ -83,7 +84,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     blocks += [draw_networks(summary["networks"]), FOUND.tabulate(summary["methods"])]
     if summary["stores"]:
         blocks.append(SHARED.tabulate(summary["stores"], **{"networks": "facts"}))
-    return [*blocks, tabulate_false(summary["false"])]
+    return [*blocks, tabulate_false(summary["false"]), tabulate_networks(summary["networks"])]
 
 
 def _state(means: Rows) -> Iterator[ReportBlock]:
@@ -91,8 +92,9 @@ def _state(means: Rows) -> Iterator[ReportBlock]:
     for row in tidy.select(means, metric="auroc"):
         value = FOUND.metrics["auroc"].say(row)
         yield Finding(
-            f"`{row['model']}` finds what matters among {row['scored']} with an AUROC of {value} "
-            f"({row['facts']} {row['weights']} networks).",
+            f"`{row['model']}` finds what matters among {row['scored']} "
+            f"{'worse than chance, ' if row['outcome'] == 'below' else ''}with an AUROC of {value} "
+            f"({labels.count(row['facts'], row['weights'] + ' network')}).",
             row["outcome"],
             "networks",
         )
@@ -130,6 +132,21 @@ def _warn(false: Rows) -> Iterator[ReportBlock]:
             )
 
 
+def _say_decoy(false: Rows) -> Iterator[ReportBlock]:
+    """Methods to which the decoy is clear: the same states without it are not."""
+    at_verb = tidy.select(false, role="verb", reads="masked", weights=HAND)
+    for method, rows in tidy.group_by(at_verb, "method").items():
+        counts = {row["mechanism"]: (row["clear"], row["places"]) for row in rows}
+        clear, places = counts.get("decoy", (0, 0))
+        others, without = counts.get("two stores", (0, 0))
+        if places and without and clear / places - others / without > MISLED:
+            yield Notice(
+                f"The decoy misleads `{method}`: of {places} states at the verb, where the subject "
+                f"stands and nothing uses it, {clear} are clear to it; without the decoy {others} "
+                f"of {without}."
+            )
+
+
 def draw_networks(networks: Rows) -> Figure:
     """AUROC of each method on each network."""
     order = {name: min(i for i, row in enumerate(networks) if row["fact"] == name)
@@ -159,7 +176,10 @@ def tabulate_false(false: Rows) -> Table:
     return tidy.tabulate(
         "false",
         "Places that do not matter and are called clear, by what their position is to the question",
-        sorted(false, key=lambda row: -share(row)),
+        sorted(
+            (row for row in false if row["clear"] and row["method"] != CONTROL),
+            key=lambda row: -share(row),
+        ),
         {
             "method": "method",
             "mechanism": "mechanism",
@@ -171,6 +191,16 @@ def tabulate_false(false: Rows) -> Table:
         },
         most=30,
     )
+
+
+def tabulate_networks(networks: Rows) -> Table:
+    """Every method on every network: what others hold theirs against."""
+    shown = {metric.head(): name for name, metric in FOUND.metrics.items()}
+    columns: dict[str | Column, tidy.Get] = {"network": "fact", "method": "model"}
+    columns |= {"scores": "scored", "weights": "weights", **shown}
+    columns |= {Column("passes", 0): "passes", "seconds": "seconds"}
+    rows = sorted(networks, key=lambda row: (row["fact"], -(row["auroc"] or 0.0)))
+    return tidy.tabulate("networks", "Every method on every network", rows, columns, most=12)
 
 
 def _say_role(role: str) -> str:

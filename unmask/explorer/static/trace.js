@@ -34,7 +34,7 @@ export class TraceView {
       else if (event.altKey && event.key.toLowerCase() === "a") { event.preventDefault(); this.mark("answer"); }
       else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.trace(); }
     });
-    this.text.addEventListener("input", () => { this.subject = null; this.answer = null; this.drawMarks(); });
+    this.text.addEventListener("input", () => { this.subject = null; this.answer = null; this.facts.value = ""; this.drawMarks(); });
     this.facts.addEventListener("change", () => {
       const fact = app.info.facts[this.facts.value];
       if (fact) { this.take(fact); this.trace(); }

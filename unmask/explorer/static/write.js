@@ -87,6 +87,7 @@ export class WriteView {
       event.preventDefault();
       this.write();
     });
+    this.prompt.addEventListener("input", () => { this.facts.value = ""; });
     this.facts.addEventListener("change", () => {
       const fact = app.info.facts[this.facts.value];
       if (!fact) return;
