@@ -160,7 +160,7 @@ def draw_networks(networks: Rows) -> Figure:
         x="fact",
         y="model",
         ends=("auroc",),
-        panel=lambda row: "",
+        panel=lambda row: f"{row['weights']} networks",
         xlabel="network",
         ylabel="AUROC",
         limits=(0.0, 1.0),
