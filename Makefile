@@ -40,9 +40,9 @@ browser: $(READY) $(AXE)  ## of the long proofs, the study's page and the explor
 hostile: $(READY)  ## hostile inputs, the whole fuzz, two kills of every verb that writes, and what beside.txt names
 	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile @tests/hostile/beside.txt
 
-paper: $(READY)  ## every page of results, on one GPU; DATA=FOLDER, and STAGE=NAME or MINUTES=8 for a piece, PROCESSES=4 side by side
+paper: $(READY)  ## every page of results, on one GPU; DATA=FOLDER, and STAGE=NAME or MINUTES=8 for a piece, ON=local:4 side by side
 	$(BIN)/python paper/run.py $(if $(DATA),--data $(DATA)) $(if $(STAGE),--stage $(STAGE)) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(ON),--on $(ON))
 
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden

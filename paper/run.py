@@ -3,7 +3,7 @@
     python paper/run.py --data FOLDER                  all pages, by the stages that they need
     python paper/run.py --data FOLDER --stage recall   some, and what they need
     python paper/run.py --data FOLDER --minutes 8      a piece of it; the same command goes on
-    python paper/run.py --data FOLDER --processes 4    stages side by side, sharing the GPU
+    python paper/run.py --data FOLDER --on local:4     stages side by side, sharing the GPU
     python paper/run.py --list                         the stages, and which are done
 
 FOLDER holds the data sets that stages.yaml names; their digests are checked. All commands of a
@@ -30,14 +30,16 @@ from typing import Any
 from kept_tables import shrink_tables
 from run_pages import say_where
 from run_stages import NAMES, STAGES, DataSet, Stage, read_stages
-from run_together import Together
+from run_together import run_together
 
 import unmask
+from unmask.base.engines import ON, LocalEngine, find_engine, share_machine
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file, write_json
 from unmask.base.identity import digest_file, digest_values
 from unmask.base.reading import read_json, read_text
 from unmask.base.units import format_bytes
+from unmask.base.work import WorkEngine
 
 PAGES = Path("paper") / "pages.json"
 """What is known of each page that a stage wrote: by which stage, from what, in how many minutes."""
@@ -113,7 +115,7 @@ class Runner:
                 return False
         record, places = self._open(stage), self._find_places(stage)
         while record.done < len(stage.run):
-            if self._seconds_left() <= 0:
+            if self.count_seconds_left() <= 0:
                 return False
             command = NAMES.sub(lambda m: str(places[m[1]]), stage.run[record.done])
             print(f"{stage.name}: {command}", flush=True)
@@ -187,7 +189,7 @@ class Runner:
 
     def _call(self, words: list[str]) -> bool:
         """Run one command in this process; False where the time was up before its end."""
-        left = self._seconds_left()
+        left = self.count_seconds_left()
         limit = None if self.deadline is None else left
         if self.deadline is not None and words[:2] in STOPPING:
             words, limit = [*words, "--minutes", f"{left / 60:.3f}"], None
@@ -196,10 +198,10 @@ class Runner:
             try:
                 status = call_command(words)
             except KeyboardInterrupt:
-                if self._seconds_left() > 0:
+                if self.count_seconds_left() > 0:
                     raise
         # What its minutes ended exits with 0 as well; its command goes on with it.
-        if self._seconds_left() <= 0:
+        if self.count_seconds_left() <= 0:
             return False
         if status != 0:
             raise UserError(
@@ -208,7 +210,7 @@ class Runner:
             )
         return True
 
-    def _seconds_left(self) -> float:
+    def count_seconds_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
 
 
@@ -327,17 +329,20 @@ def _free_memory() -> None:
         print(f"GPU memory held: {format_bytes(torch.cuda.memory_reserved())}", flush=True)
 
 
-def run_side_by_side(runner: Runner, wanted: list[Stage], options: argparse.Namespace) -> list[str]:
+def run_side_by_side(
+    runner: Runner, wanted: list[Stage], options: argparse.Namespace, engine: WorkEngine
+) -> list[str]:
     """Run stages, each in a process of its own; the names of those that failed."""
     command = [sys.executable, __file__, "--data", str(options.data)]
     command += ["--stages", str(options.stages)]
-    if _has_gpu():
-        command += ["--share", f"{1 / options.processes:.3f}"]
-    together = Together(runner.stages, wanted, runner.is_done, command, options.processes)
-    together.run(runner.deadline)
-    for stage in together.done:  # again, one by one: processes may have written at the same time
-        runner.enter_page(stage)
-    return together.failed
+    if _has_gpu() and isinstance(engine, LocalEngine):
+        command += ["--share", f"{share_machine(0, engine.count)[1]:.3f}"]
+    deadline = None if options.minutes is None else time.time() + runner.count_seconds_left()
+    stages = runner.stages
+    done, failed = run_together(stages, wanted, runner.is_done, command, engine, deadline)
+    for name in done:  # again, one by one: processes may have written at the same time
+        runner.enter_page(stages[name])
+    return failed
 
 
 def parse_options() -> argparse.Namespace:
@@ -346,7 +351,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
     parser.add_argument("--stage", nargs="+", help="some stages; by default all that write a page")
     parser.add_argument("--minutes", type=float, help="stop after so many minutes")
-    parser.add_argument("--processes", type=int, default=1, help="stages that run side by side")
+    parser.add_argument("--on", help=f"stages run side by side. {ON}")
     parser.add_argument("--share", type=float, help="of the GPU's memory that may be used")
     parser.add_argument("--stages", type=Path, default=STAGES, help="the list of stages")
     parser.add_argument("--list", action="store_true", help="show the stages and what is done")
@@ -367,8 +372,9 @@ def main() -> int:
         pages = [stage.name for stage in stages.values() if stage.page]
         wanted = [stages[name] for name in options.stage or pages]
         _limit_memory(options.share)
-        if options.processes > 1:
-            if failed := run_side_by_side(runner, wanted, options):
+        engine = find_engine(options.on)
+        if engine is not None:
+            if failed := run_side_by_side(runner, wanted, options, engine):
                 raise UserError(f"failed: {', '.join(failed)}; the others went on.")
             is_finished = all(map(runner.is_done, wanted))
         else:

@@ -1,125 +1,110 @@
-"""Stages side by side on one GPU, each in its own process as soon as what it needs is there."""
+"""Stages side by side as shared jobs, each as soon as what it needs is there."""
 
-import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from run_stages import RUNS, Stage
 
+from unmask.base.errors import UserError
 from unmask.base.reading import read_text
+from unmask.base.work import WorkEngine, run_jobs
 
 IsDone = Callable[[Stage], bool]
 UNMEASURED = 1.0
 """Minutes of a stage that was never measured."""
 
 
-class Together:
-    """Stages that are waiting, running, done and failed."""
+@dataclass(frozen=True)
+class StageWork:
+    """Stages by their names, each a command of its own, which leaves a mark when it is done."""
 
-    def __init__(
-        self,
-        stages: dict[str, Stage],
-        wanted: Iterable[Stage],
-        is_done: IsDone,
-        command: Sequence[str],
-        processes: int,
-    ):
-        self.stages, self.is_done = stages, is_done
-        self.command, self.processes = command, processes
-        self.waiting: dict[str, Stage] = {}
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.done: list[Stage] = []
-        self.failed: list[str] = []
-        self._seen: set[str] = set()
-        for stage in wanted:
-            self._add(stage)
-        self.urgency = self._rank()
+    folder: Path
+    command: Sequence[str]
+    needs: Mapping[str, Sequence[str]]
+    deadline: float | None
 
-    def _add(self, stage: Stage) -> None:
-        """Let a stage wait, after all that it needs; nothing waits twice, or if it is done."""
-        if stage.name in self._seen:
-            return
-        self._seen.add(stage.name)
-        if self.is_done(stage):
-            return
-        for name in stage.needs:
-            if name in self.stages:
-                self._add(self.stages[name])
-        self.waiting[stage.name] = stage
+    def open(self) -> Callable[[str], None]:
+        return self._run
 
-    def _rank(self) -> dict[str, float]:
-        """Minutes from the start of a stage to the end of the longest chain that needs it."""
-        ranks: dict[str, float] = {}
-        for name, stage in reversed(self.waiting.items()):
-            later = [ranks[each.name] for each in self.waiting.values() if name in each.needs]
-            ranks[name] = (stage.minutes or UNMEASURED) + max(later, default=0.0)
-        return ranks
+    def is_done(self, key: str) -> bool:
+        return (self.folder / f"{key}.done").is_file()
 
-    def run(self, deadline: float | None = None) -> None:
-        """All of them, or what the time allows (`time.monotonic()`); a failure stops no other."""
+    def _run(self, key: str) -> None:
+        words, path = [*self.command, "--stage", key], find_log(key)
+        if self.deadline is not None:
+            words += ["--minutes", f"{(self.deadline - time.time()) / 60:.3f}"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:
-            while self.waiting or self.running:
-                if deadline is None or time.monotonic() < deadline:
-                    self._start(deadline)
-                if not self.running:
-                    break
-                time.sleep(0.1)
-                self._collect()
-        finally:  # Ctrl-C: what runs keeps what it has, and leaves
-            for process in self.running.values():
-                process.terminate()
-            for process in self.running.values():
-                process.wait()
+            status = process.wait()
+        finally:  # it keeps what it has, and leaves
+            process.terminate()
+            process.wait()
+        if status != 0:
+            lines = read_text(path).splitlines()[-5:]
+            raise UserError("\n".join(["it failed", *(f"    {line}" for line in lines)]))
+        if self.deadline is None or time.time() < self.deadline:
+            (self.folder / f"{key}.done").touch()
 
-    def _start(self, deadline: float | None) -> None:
-        ready = [
-            stage
-            for stage in self.waiting.values()
-            if not any(name in self.waiting or name in self.running for name in stage.needs)
-        ]
-        ready.sort(key=lambda stage: -self.urgency[stage.name])
-        for stage in ready[: self.processes - len(self.running)]:
-            words = [*self.command, "--stage", stage.name]
-            if deadline is not None:
-                words += ["--minutes", f"{(deadline - time.monotonic()) / 60:.3f}"]
-            del self.waiting[stage.name]
-            print(f"{stage.name}: begins, its output in {self._log_path(stage)}", flush=True)
-            self._log_path(stage).parent.mkdir(parents=True, exist_ok=True)
-            threads = str(max(1, (os.cpu_count() or 1) // self.processes))
-            limits = {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads}
-            with self._log_path(stage).open("ab") as log:
-                self.running[stage.name] = subprocess.Popen(
-                    words, stdout=log, stderr=subprocess.STDOUT, env=limits | os.environ
-                )
 
-    def _collect(self) -> None:
-        for name, process in list(self.running.items()):
-            if process.poll() is None:
-                continue
-            del self.running[name]
-            stage = self.stages[name]
-            if process.returncode != 0:
-                self._give_up(stage)
-            elif self.is_done(stage):
-                print(f"{name}: done", flush=True)
-                self.done.append(stage)
-            else:  # its minutes were up
-                self._drop_what_needs(name)
+def find_log(name: str) -> Path:
+    """Where a stage's output is."""
+    return RUNS / f"{name}.log"
 
-    def _give_up(self, stage: Stage) -> None:
-        self.failed.append(stage.name)
-        lines = read_text(self._log_path(stage)).splitlines()[-5:]
-        print("\n".join([f"{stage.name}: failed", *(f"    {line}" for line in lines)]), flush=True)
-        self._drop_what_needs(stage.name)
 
-    def _drop_what_needs(self, name: str) -> None:
-        for stage in list(self.waiting.values()):
-            if name in stage.needs and stage.name in self.waiting:
-                del self.waiting[stage.name]
-                self._drop_what_needs(stage.name)
+def run_together(
+    stages: Mapping[str, Stage],
+    wanted: Iterable[Stage],
+    is_done: IsDone,
+    command: Sequence[str],
+    engine: WorkEngine,
+    deadline: float | None = None,
+) -> tuple[list[str], list[str]]:
+    """Run stages and what they need, or what the time allows (`time.time()`); the names of those
+    that were done, and of those that failed, which stop only what needs them."""
+    minutes, needs = rank_stages(stages, wanted, is_done)
+    done, failed = list[str](), list[str]()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    print(f"{len(minutes)} stages to do, their output in {find_log('STAGE')}", flush=True)
+    with tempfile.TemporaryDirectory(prefix=".stages-", dir=RUNS) as scratch:
+        work = StageWork(Path(scratch).absolute(), command, needs, deadline)
+        with closing(run_jobs(work, minutes, engine, "stages")) as jobs:
+            for name, error in jobs:
+                print(f"{name}: done" if error is None else str(error), flush=True)
+                (done if error is None else failed).append(name)
+    return done, failed
 
-    @staticmethod
-    def _log_path(stage: Stage) -> Path:
-        return RUNS / f"{stage.name}.log"
+
+def rank_stages(
+    stages: Mapping[str, Stage], wanted: Iterable[Stage], is_done: IsDone
+) -> tuple[dict[str, float], dict[str, list[str]]]:
+    """Of the stages to do, by name: minutes from the start to the end of the longest chain that
+    needs it, and what it needs of the others."""
+    waiting = dict[str, Stage | None]()
+
+    def add(stage: Stage) -> None:
+        if stage.name in waiting:
+            return
+        waiting[stage.name] = None
+        if not is_done(stage):
+            for name in stage.needs:
+                if name in stages:
+                    add(stages[name])
+            del waiting[stage.name]  # after all that it needs
+            waiting[stage.name] = stage
+
+    for stage in wanted:
+        add(stage)
+    todo = {name: stage for name, stage in waiting.items() if stage is not None}
+    minutes = dict[str, float]()
+    for name, stage in reversed(todo.items()):
+        later = [minutes[each.name] for each in todo.values() if name in each.needs]
+        minutes[name] = (stage.minutes or UNMEASURED) + max(later, default=0.0)
+    needs = {name: [each for each in stage.needs if each in todo] for name, stage in todo.items()}
+    return {name: minutes[name] for name in todo}, needs

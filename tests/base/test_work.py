@@ -82,6 +82,7 @@ def test_jobs_are_done_once_and_those_that_fail_stop_no_other(engine, tmp_path, 
     # What failed is tried again by the next call, and nothing else is.
     mended = FileJobs(tmp_path, KEYS)
     assert run(mended, engine) == {"b": None} and len(mended.read("begun")) == 6
+    assert run(mended, engine) == {} and len(mended.read("begun")) == 6
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)

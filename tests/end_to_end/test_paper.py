@@ -189,9 +189,10 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def run_together(plan: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> Callable[[], Ended]:
-    """`paper/run.py --processes 2` here, where torch is loaded; its stages are processes."""
+    """`paper/run.py --on local:2` here, where torch is loaded; its stages are processes."""
     monkeypatch.setattr(paper, "_CODE", CODE)  # theirs
-    words = ["--stages", "stages.yaml", "--data", "data", "--processes", "2"]
+    monkeypatch.syspath_prepend(ROOT / "paper")  # as where the script is run
+    words = ["--stages", "stages.yaml", "--data", "data", "--on", "local:2"]
     monkeypatch.setattr(sys, "argv", ["paper/run.py", *words, "--stage", "one-1", "two"])
     return lambda: Ended(paper.main(), *capfd.readouterr())
 
@@ -213,7 +214,7 @@ def test_a_stage_that_fails_stops_only_what_needs_it(plan: Path, run_together) -
     assert "no luck" in failed.out and count_runs(plan, "two") == 1
     (plan / "copy.py").write_text(COPY + "if out.name == 'one-2': raise SystemExit(1)\n")
     failed = run_together()
-    assert "failed: one-2;" in failed.err and "two: begins" not in failed.out
+    assert "failed: one-2;" in failed.err and "two: " not in failed.out
 
 
 def test_the_longest_chain_goes_first() -> None:
@@ -223,8 +224,10 @@ def test_the_longest_chain_goes_first() -> None:
         paper.Stage("train", ("python a.py {start} {out}",), minutes=5.0),
     ]
     known = {stage.name: stage for stage in stages}
-    crew = paper.Together(known, stages, lambda stage: stage.name == "page", [], 4)
-    assert crew.urgency == {"start": 7.0, "train": 5.0} and list(crew.waiting) == ["start", "train"]
+    rank_stages = sys.modules[paper.run_together.__module__].rank_stages
+    minutes, needs = rank_stages(known, stages, lambda stage: stage.name == "page")
+    assert list(minutes.items()) == [("start", 7.0), ("train", 5.0)]
+    assert needs == {"start": [], "train": ["start"]}
 
 
 def test_the_list_of_stages_may_be_read_in_part() -> None:

@@ -26,20 +26,43 @@ import yaml
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("defects.yaml")
 SUITE = "tests/hostile"
-SLICE, LONG, KILLS = "slice", "long", "kills"
+REST = [SUITE, "@tests/hostile/beside.txt"]
+NEAR, SLICE, LONG, KILLS = "near", "slice", "long", "kills"
 STAGES = {
+    NEAR: ["-m", "not prove and not gpu"],
     SLICE: ["-m", "not prove and not gpu"],
     LONG: ["-m", "prove", "--deselect", f"{SUITE}/test_kills.py"],
     KILLS: ["-m", "prove", "-k", "test_kills"],
 }
-"""Parts of the suite, one after the other: what `make test` runs of it, then the rest."""
+"""Parts of the suite, one after the other: the likeliest files, what `make test` runs of it, then
+what takes long, then kills."""
 LIKELY = {
-    "explorer/": ["test_explorer_requests.py"], "data/chat": ["test_templates.py"],
-    "report/": ["test_pages.py"], "cli/": ["test_mistakes.py", "test_signals.py"],
-    "net/": ["test_hostile_files.py"], "data/": ["test_hostile_files.py"],
-    "base/devices": ["test_mistakes.py"], "base/files": ["test_mistakes.py"],
-    "base/config": ["test_limits.py"], "editing/": ["test_mistakes.py"],
-    "harness/": ["test_mistakes.py"],
+    "base/config": ["tests/hostile/test_limits.py"],
+    "base/devices": ["tests/hostile/test_mistakes.py", "tests/base/test_devices.py"],
+    "base/engines": ["tests/hostile/test_mistakes.py"],
+    "base/files": ["tests/base/test_files.py", "tests/hostile/test_mistakes.py",
+                   "tests/hostile/test_runs.py", "tests/hostile/test_wrong_files.py"],
+    "base/identity": ["tests/hostile/test_runs.py"],
+    "base/locks": ["tests/hostile/test_runs.py", "tests/base/test_locks.py"],
+    "base/reading": ["tests/hostile/test_wrong_files.py", "tests/base/test_reading.py"],
+    "base/runs": ["tests/hostile/test_runs.py", "tests/measures/test_resuming.py"],
+    "base/tables": ["tests/hostile/test_runs.py", "tests/base/test_tables.py"],
+    "base/unpacking": ["tests/hostile/test_wrong_files.py"],
+    "cli/": ["tests/hostile/test_mistakes.py"],
+    "data/chat": ["tests/hostile/test_templates.py"],
+    "data/patterns": ["tests/hostile/test_hostile_files.py"],
+    "data/leaks": ["tests/hostile/test_wrong_files.py", "tests/data/test_leaks.py"],
+    "data/": ["tests/hostile/test_wrong_files.py", "tests/hostile/test_hostile_files.py"],
+    "editing/": ["tests/hostile/test_mistakes.py", "tests/editing/test_edit.py"],
+    "explorer/": ["tests/explorer/test_server.py", "tests/hostile/test_explorer_requests.py"],
+    "harness/": ["tests/hostile/test_mistakes.py"],
+    "measures/": ["tests/hostile/test_runs.py", "tests/measures/test_resuming.py"],
+    "net/": ["tests/hostile/test_hostile_files.py", "tests/hostile/test_wrong_files.py",
+             "tests/net/test_loading.py", "tests/hostile/test_mistakes.py"],
+    "report/": ["tests/hostile/test_pages.py"],
+    "sampling/": ["tests/hostile/test_wrong_files.py"],
+    "sweep/": ["tests/hostile/test_runs.py"],
+    "training/": ["tests/hostile/test_runs.py", "tests/training/test_inputs.py"],
 }  # fmt: skip
 """Which files of the suite are run first, by how the defect's file begins."""
 SECONDS = 1500
@@ -166,12 +189,11 @@ def judge(
     assert text.count(defect.old) == 1, f"{defect.name}: {text.count(defect.old)} such texts"
     _write(path, text.replace(defect.old, defect.new))
     likely = next((own for start, own in LIKELY.items() if defect.file.startswith(start)), [])
-    likely = [f"{SUITE}/{name}" for name in likely]
-    reaching = find_tests(defect, text, likely or ["-"], reach)
+    reaching = find_tests(defect, text, likely or [SUITE], reach)
     without = [word for each in usual for word in ("--deselect", each)]
     try:
         for stage in stages:
-            places = reaching or likely if reach and stage == SLICE else [*likely, SUITE]
+            places = {NEAR: likely, SLICE: reaching if reach else REST}.get(stage, REST)
             if not places:
                 continue  # no test runs these lines
             while found := run_suite(tree, [*STAGES[stage], *without, *places]):
@@ -204,7 +226,7 @@ def judge_all(
     defects = read_defects()
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder))
-        usual = [each for s in stages for each in run_suite(tree, [*STAGES[s], SUITE], False)]
+        usual = [each for s in stages for each in run_suite(tree, [*STAGES[s], *REST], False)]
         if any("::" not in each for each in usual):
             raise SystemExit(f"the suite does not run here: {usual}")
         print(f"without a defect {len(usual)} tests fail: {', '.join(usual) or 'none'}", flush=True)
@@ -219,7 +241,9 @@ def main(words: Sequence[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m tests.hostile defects", description=__doc__)
-    parser.add_argument("--stages", default=f"{SLICE},{LONG},{KILLS}", help="parts of the suite")
+    parser.add_argument(
+        "--stages", default=f"{NEAR},{SLICE},{LONG},{KILLS}", help="parts of the suite"
+    )
     parser.add_argument("--numbers", help="such as 1,5,7; by default all that were not found yet")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "defects.json")
     parser.add_argument("--reach", type=Path, help="by file and line, the tests that run it (JSON)")

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 import unmask
-from unmask.base.config import LARGEST, CheckedSettings, SettingsError, build
+from unmask.base.config import LARGEST, LARGEST_FLOAT, CheckedSettings, SettingsError, build
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.evaluation import questions
@@ -77,11 +77,45 @@ def test_every_number_has_a_range(cls, field, hint):
     if int in find_numbers(hint):
         top = limits["most"] if limits.get("most") is not None else LARGEST
         wrong += [top + 1, 10**5000]
+    elif limits.get("below") is not None:
+        wrong += [limits["below"], math.nextafter(limits["below"], math.inf)]
+    else:
+        top = limits["most"] if limits.get("most") is not None else LARGEST_FLOAT
+        wrong += [math.nextafter(top, math.inf), 1e308]
     for value in wrong:
         said = refuse(
             cls, field.name, (value,) if is_list and not isinstance(value, dict) else value
         )
         assert "expected" in said and len(said) < 500
+
+
+TEXTS = [
+    (cls, field)
+    for cls in dict.fromkeys(list_settings())
+    for field in dataclasses.fields(cls)
+    if ("help" in field.metadata and str in get_args(get_type_hints(cls)[field.name]))
+    or get_type_hints(cls)[field.name] is str
+]
+
+
+@pytest.mark.parametrize(("cls", "field"), TEXTS, ids=lambda each: getattr(each, "name", None))
+def test_every_text_is_one(cls, field):
+    """A text can be stored, and where it is one of several names it is a known one."""
+    is_list = get_origin(get_type_hints(cls)[field.name]) is tuple
+    half, other = ((text,) if is_list else text for text in ("half \ud800", "no such name"))
+    assert "surrogate" in refuse(cls, field.name, half)
+    if field.metadata.get("choices") is not None:
+        assert "expected one of" in refuse(cls, field.name, other)
+
+
+def test_settings_that_have_a_value_twice_or_none():
+    cases = [(cls, name) for cls in dict.fromkeys(list_settings())
+             for name in vars(cls).get("distinct", ())]  # fmt: skip
+    assert len(cases) > 5
+    for cls, name in cases:
+        value = cls.__dataclass_fields__[name].default
+        if value:
+            refuse(cls, name, (value[0], value[0]))
 
 
 RECIPE_NUMBERS = [

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -96,6 +95,13 @@ class _Workers:
         raise NotImplementedError
 
 
+_BEGIN = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    f"from {__name__} import serve; serve()"
+)
+"""A process of this machine imports what the one that started it does."""
+
+
 class LocalEngine(_Workers):
     """Processes of this machine, each with its share of the threads, the GPUs and their memory.
 
@@ -117,7 +123,7 @@ class LocalEngine(_Workers):
         given = pickle.dumps((self.work, self.keys, self.call, memory))
         with log.open("ab") as output:
             worker = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+                [sys.executable, "-P", "-c", _BEGIN],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -126,7 +132,8 @@ class LocalEngine(_Workers):
             )
         assert worker.stdin is not None
         try:
-            pickle.dump((os.getpid(), sys.path, given), worker.stdin)
+            pickle.dump(sys.path, worker.stdin)
+            pickle.dump((os.getpid(), given), worker.stdin)
             worker.stdin.close()
         except BrokenPipeError:
             pass  # it died at once
@@ -180,13 +187,13 @@ def serve() -> None:
     import signal
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    parent, sys.path[:], given = pickle.load(sys.stdin.buffer)
+    parent, given = pickle.load(sys.stdin.buffer)
     work, keys, call, memory = pickle.loads(given)
     if memory < 1:
         import torch
 
         torch.cuda.set_per_process_memory_fraction(memory)
-    work_on(work, takewhile(lambda key: os.getppid() == parent, keys), call)
+    work_on(work, keys, call, lambda: os.getppid() == parent)
 
 
 class SlurmEngine(_Workers):

@@ -15,17 +15,17 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.base.files import write_json
 from unmask.base.identity import digest_values
 from unmask.base.locks import claim
 from unmask.base.progress import track
-from unmask.base.reading import read_json_object
+from unmask.base.reading import read_json_object, read_text
 
 FOLDER = "work"
 """Where in a run's folder workers keep their locks, notes of what failed, and logs."""
@@ -58,6 +58,14 @@ class SharedWork(Protocol):
     def is_done(self, key: str) -> bool:
         """Whether the part of a job is there."""
         ...
+
+
+@runtime_checkable
+class ChainedWork(SharedWork, Protocol):
+    """Jobs of which some need others, which cost more: the way to its end is counted."""
+
+    needs: Mapping[str, Sequence[str]]
+    """Jobs that are done before one, by its key."""
 
 
 class WorkEngine(Protocol):
@@ -101,6 +109,8 @@ def run_jobs(
         _forget(work, key)
     if engine is None:
         yield from _work_here(work, left, costs, what, waits)
+        return
+    if not left:
         return
     left.sort(key=lambda key: -costs[key])
     is_first = True
@@ -154,17 +164,21 @@ def _follow(
                 ended = dict(_find_ended(work, left))
                 left = [key for key in left if key not in ended]
                 yield from ended.items()
+            left = [key for key in left if not _is_blocked(work, key)]
             begun = [key for key in left if _find(work, key, "starts").is_file()]
             held = [key for key in begun if _is_held(work, key)]
-            if _is_over(work) or (held and not waits):
+            if not left or _is_over(work) or (held and not waits):
                 return
             if held:  # by workers of another command
                 time.sleep(engine.delay)
             elif len(left) == before and not begun:
+                logs = sorted((work.folder / FOLDER).glob("*.log"))
+                lines = [line for log in logs for line in read_text(log).splitlines()[-1:]]
                 raise UserError(
                     f"{len(left)} of the jobs were not done, such as {left[0]!r:.100}, though all "
-                    f"workers have ended: what they said is in {work.folder / FOLDER}; they need a "
-                    "folder that all machines see. The same command goes on with what is done."
+                    f"workers have ended ({' '.join(lines[-1:]) or 'without a word':.300}): "
+                    f"expected that they see {work.folder} and have this version of Unmask; the "
+                    "same command goes on with what is done."
                 )
     finally:
         engine.stop()
@@ -178,19 +192,46 @@ def _find_ended(work: SharedWork, keys: Iterable[str]) -> Generator[EndedJob]:
             yield key, _read_failure(read_json_object(note), key)
 
 
-def work_on(work: SharedWork, keys: Iterable[str], call: str) -> None:
-    """Do the jobs that are neither done, nor failed, nor held by another worker.
+def work_on(
+    work: SharedWork, keys: list[str], call: str, is_wanted: Callable[[], bool] = lambda: True
+) -> None:
+    """Do the jobs that are neither done, nor failed, nor held by another worker, while `is_wanted`.
 
     What is opened stays open for the next jobs of the same `call`, where there are any: a process
     of Dask gets them one by one. Its threads take turns, as torch's settings are the process's.
     """
-    for key in keys:
-        if _is_over(work) or _is_settled(work, key):
-            continue
-        with _TURN, claim(_find(work, key, "lock")) as is_own:
-            if is_own and not _is_settled(work, key):
-                with _log_to(work.folder / FOLDER):
-                    _work_on_one(work, key, call)
+    while keys:
+        later = list[str]()
+        for i, key in enumerate(keys):
+            if _is_over(work) or not is_wanted():
+                return
+            if _is_settled(work, key) or _is_blocked(work, key):
+                continue
+            if not all(map(work.is_done, _list_needs(work, key))):
+                later.append(key)
+                continue
+            with _TURN, claim(_find(work, key, "lock")) as is_own:
+                if is_own and not _is_settled(work, key):
+                    with _log_to(work.folder / FOLDER):
+                        _work_on_one(work, key, call)
+            if later:  # one of them may be ready now, and comes first
+                later += keys[i + 1 :]
+                break
+        if len(later) == len(keys):
+            time.sleep(0.5)
+        keys = later
+
+
+def _list_needs(work: SharedWork, key: str) -> Sequence[str]:
+    return work.needs.get(key, ()) if isinstance(work, ChainedWork) else ()
+
+
+def _is_blocked(work: SharedWork, key: str) -> bool:
+    """Whether something that a job needs has failed, or cannot be done for the same reason."""
+    return any(
+        _find(work, each, "failed").is_file() or _is_blocked(work, each)
+        for each in _list_needs(work, key)
+    )
 
 
 _TURN = threading.Lock()
