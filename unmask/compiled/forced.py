@@ -44,7 +44,7 @@ class Forced:
     seed: int = 0
     width: int = 64
     heads: int = 4
-    updates: int = 1000
+    updates: int = 1500
     rows: int = 96
     """Exchanges of an update."""
     rate: float = 4e-3
