@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.base.devices import MachineShare, free_bytes
+from unmask.base.devices import free_bytes
 
 GB = 10**9
 
@@ -45,32 +45,3 @@ def test_a_share_of_a_gpu_is_found(device):
         assert 0 < free_bytes(torch.device(device)) <= total // 4
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_processes_divide_a_machine_between_them(monkeypatch, device):
-    fraction = [0.5]  # what this process may take of the GPU
-    index = torch.device(device).index
-
-    def find_fraction(of):
-        assert of == index
-        return fraction[-1]
-
-    def set_fraction(share, of):
-        assert of == index
-        fraction.append(share)
-
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", find_fraction)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_fraction)
-    threads = torch.get_num_threads()
-    with MachineShare.divide(torch.device(device), 2).taken():
-        assert (torch.get_num_threads(), fraction[-1]) == (max(1, threads // 2), 0.25)
-    assert (torch.get_num_threads(), fraction[-1]) == (threads, 0.5)
-
-
-def test_processes_on_the_cpu_do_not_open_a_gpu(monkeypatch):
-    for name in ("get", "set"):
-        monkeypatch.delattr(torch.cuda, f"{name}_per_process_memory_fraction")
-    share = MachineShare.divide(torch.device("cpu"), 2 * torch.get_num_threads())
-    with share.taken():
-        assert torch.get_num_threads() == share.threads == 1

@@ -173,6 +173,10 @@ def test_processes_share_threads_and_gpus(monkeypatch, tmp_path):
     gpus = [(share["CUDA_VISIBLE_DEVICES"], memory) for share, memory in shares]
     assert gpus == [("0", 0.5), ("1", 1.0), ("0", 0.5)]
     assert {share["OMP_NUM_THREADS"] for share, _ in shares} == {"2"}
+    with monkeypatch.context() as limited:
+        limited.setattr("torch.cuda.is_initialized", lambda: True)
+        limited.setattr("torch.cuda.get_per_process_memory_fraction", lambda: 0.5)
+        assert [share_machine(i, 3)[1] for i in range(3)] == [0.25, 0.5, 0.25]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert share_machine(1, 2)[0]["CUDA_VISIBLE_DEVICES"] == "GPU-b"
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)

@@ -67,7 +67,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask infilling": {"--texts": "2", "--length": "24", "--gaps": "1,4", "--candidates": "2"},
     "unmask perplexity": {"--limit": "300", "--context": "32", "--stride": "16"},
     "python paper/keep_language": {"--prompts": "2", "--characters": "300", "--processes": "1"},
-    "python paper/forced": {"--updates": "2", "--width": "16"},
+    "python paper/forced": {"--updates": "2", "--width": "16", "--seeds": "0"},
     "python paper/choose_rate": {"--steps": "2"},
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {

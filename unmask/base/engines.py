@@ -179,7 +179,9 @@ def share_machine(number: int, count: int) -> tuple[dict[str, str], float]:
         return variables, 1.0
     own = number % len(gpus)
     sharing = len(range(own, count, len(gpus)))
-    return variables | {"CUDA_VISIBLE_DEVICES": gpus[own]}, 1.0 / sharing
+    is_begun = torch.cuda.is_initialized()  # else nothing limits this process, and it needs none
+    whole = torch.cuda.get_per_process_memory_fraction() if is_begun else 1.0
+    return variables | {"CUDA_VISIBLE_DEVICES": gpus[own]}, whole / sharing
 
 
 def serve() -> None:

@@ -34,9 +34,8 @@ STAGES = (
     "its answer is given, and less is asked of it than of the other. Compare them at the first."
 )
 NOISE = (
-    "Noise is nothing that a diffusion model meets: on networks whose mechanism is known more "
-    "states that do not matter are clear with it than with masks (`unmask bench`); compare "
-    "`--corruption mask`."
+    "Noise is nothing that a diffusion model meets: on hand-written networks, whose mechanism is "
+    "known, more states that do not matter are clear with it than with masks (`unmask bench`)."
 )
 TAKEN_AWAY = (
     "On networks whose mechanism is known, states that do not matter are clear with zeros or means "

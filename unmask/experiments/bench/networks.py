@@ -35,6 +35,8 @@ class KnownNetwork:
     form: dict[str, Any]
     folder: Path | None = None
     """Where it lies, if it was trained to have the mechanism."""
+    held_out: float | None = None
+    """Then the share of held-out exchanges that go as they must, of the kind that goes worst."""
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -45,6 +47,7 @@ class KnownNetwork:
             "reads": "causal" if is_causal else "masked",
             "stores": STORES.get(self.mechanism),
             "weights": "hand-written" if self.folder is None else "trained",
+            "held_out": self.held_out,
         }
 
     @cached_property
@@ -82,7 +85,8 @@ def read_trained(folders: Sequence[str | Path]) -> list[KnownNetwork]:
         for file in own:
             known = read_json(file)
             name = f"{known['mechanism']}, trained {known['seed']}"
-            networks.append(KnownNetwork(name, known["mechanism"], {}, file.parent))
+            least = min(known["held_out"].values())
+            networks.append(KnownNetwork(name, known["mechanism"], {}, file.parent, least))
     return networks
 
 

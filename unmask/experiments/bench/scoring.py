@@ -57,6 +57,7 @@ def score_networks(scores: Rows, truth: Rows, runs: Rows) -> Iterator[dict[str, 
                 "false": None if not count or not others else 1 - hits / count,
                 "kept": None if not others else hits / int(matters.sum()),
                 "threshold": None if not others else limit,
+                "held_out": cost.get("held_out"),
                 "passes": cost["passes"], "seconds": cost["seconds"],
             }  # fmt: skip
 

@@ -43,6 +43,8 @@ SHARED = Comparison(
 HAND = "hand-written"
 CONTROL = "random"
 """The method that knows nothing."""
+LEAST_HELD = 0.95
+"""Share of held-out exchanges from which on a trained network is said to have its mechanism."""
 MISLED = 0.1
 """Share of places that do not matter above which a method is said to mislead there."""
 
@@ -74,6 +76,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     blocks = [
         *_state(summary["methods"]),
         *_state_stores(summary["stores"]),
+        *_say_held_out(summary["networks"]),
         *_say_decoy(summary["false"]),
         *_warn(summary["false"]),
     ]
@@ -132,6 +135,17 @@ def _warn(false: Rows) -> Iterator[ReportBlock]:
             )
 
 
+def _say_held_out(networks: Rows) -> Iterator[ReportBlock]:
+    """Trained networks of which the mechanism is not shown."""
+    for name, held in tidy.distinct(networks, "fact", "held_out"):
+        if held is not None and held < LEAST_HELD:
+            yield Notice(
+                f"“{name}” does {tidy.say_share(held)} of held-out exchanges as its mechanism has "
+                f"it, of which {tidy.say_share(LEAST_HELD)} would show that it has it: train it "
+                "longer (paper/forced.py --updates)."
+            )
+
+
 def _say_decoy(false: Rows) -> Iterator[ReportBlock]:
     """Methods to which the decoy is clear: the same states without it are not."""
     at_verb = tidy.select(false, role="verb", reads="masked", weights=HAND)
@@ -160,7 +174,7 @@ def draw_networks(networks: Rows) -> Figure:
         x="fact",
         y="model",
         ends=("auroc",),
-        panel=lambda row: "",
+        panel=lambda row: f"{row['weights']} networks",
         xlabel="network",
         ylabel="AUROC",
         limits=(0.0, 1.0),
