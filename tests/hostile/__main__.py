@@ -1,9 +1,9 @@
-"""`python -m tests.hostile defects`: what the suite finds; `kills`: runs that were killed."""
+"""`python -m tests.hostile attempts`, `defects` or `kills`: how hostile inputs end, counted."""
 
 import importlib
 import sys
 
-VERBS = ("defects", "kills")
+VERBS = ("attempts", "defects", "kills")
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in VERBS:
