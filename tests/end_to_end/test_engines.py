@@ -20,7 +20,16 @@ SPLITS = ["--splits", "d2p_same,p2d_same"]
 VERBS = {
     "recall": [*SPLITS, "--limit", "2", "--steps", "2"],
     "trace": [*SPLITS, "--facts", "1", "--steps", "2", "--samples", "1", "--at", "first"],
-    "represent": ["--facts", "4", "--layer", "1", "--steps", "1", "--no-probes", "--no-lens"],
+    "represent": [
+        "--facts",
+        "4",
+        "--layer",
+        "1",
+        "--search-steps",
+        "1",
+        "--no-probes",
+        "--no-lens",
+    ],
     "edit": ["--facts", "2", "--layer", "2", "--search-steps", "1"],
 }
 
