@@ -234,7 +234,7 @@ def start(words: list[str], log: Path) -> multiprocessing.process.BaseProcess:
 
 _VARYING = {"seconds", "time", "versions", "started", "date", "total_evaluation_time_seconds",
             "start_time", "end_time", "git_hash", "pretty_env_info", "task_hashes",
-            "tokens_per_second", "flops_per_second", "utilisation"}  # fmt: skip
+            "tokens_per_second", "peak_share"}  # fmt: skip
 """What two undisturbed runs differ in."""
 
 
