@@ -20,7 +20,7 @@ study: $(INSTALLED)  ## run the study
 test: $(READY)  ## every law, parity and end-to-end test, at small size
 	@# Compiled files are kept, whatever the environment says: each worker and command needs them.
 	@# Each worker has half of the files, in one piece: what a file's tests share is made once.
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 12
 
 test-oldest-torch:  ## the same, with the oldest torch that is allowed
 	$(MAKE) test VENV=build/oldest-torch CONSTRAINTS=/dev/null PINS='torch==2.11.*'

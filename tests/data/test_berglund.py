@@ -30,10 +30,15 @@ def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
     return Counter(problem.partition(",")[0] for problem in problems)
 
 
-def check_sizes(corpus: Corpus, asked: int, valid: int, **others: int) -> None:
-    """Each test and each of its controls has so many lines; half of training is two-way."""
+def check_sizes(corpus: Corpus, facts: int, asked: int, valid: int, **others: int) -> None:
+    """Each test and each of its controls has so many lines; half of training is two-way.
+
+    Each of the facts is asked in twelve far phrasings, and in six for choosing settings.
+    """
     sizes = dict.fromkeys((*TESTS, *TWO_WAY), asked) | {f"{test}_valid": valid for test in TESTS}
     sizes |= {f"{test}_shuffled": asked for test in (*TESTS, *TWO_WAY)}
+    sizes |= {f"{test}_far": 12 * facts for test in TESTS}
+    sizes |= {f"{test}_far_valid": 6 * facts for test in TESTS}
     sizes |= {f"{way}_reverse_file_shuffled": asked for way in ("d2p", "p2d")} | others
     assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
     groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
@@ -44,7 +49,7 @@ def check_sizes(corpus: Corpus, asked: int, valid: int, **others: int) -> None:
 def test_splits(berglund):
     """Of ten training phrasings two validate; where the second inflects, no other fact fits."""
     corpus = read_source(berglund)
-    check_sizes(corpus, asked=12, train=160, choose=128, valid=8, p2d_reverse_valid=4)
+    check_sizes(corpus, facts=4, asked=12, train=160, choose=128, valid=8, p2d_reverse_valid=4)
     assert count_answers_left_in_place(corpus) == {
         "d2p_reverse_file_shuffled": 1, "p2d_reverse_file_shuffled": 1
     }  # fmt: skip
@@ -95,7 +100,8 @@ def test_spans_are_whole_names_and_whole_descriptions(berglund):
     for split, facts in read_reversal_files(berglund).splits.items():
         for fact in facts:
             name, description = list_entities(fact)
-            assert description in (everyone if "_shuffled" in split else forms[name]), fact
+            plain = description.rstrip('."')
+            assert plain in (everyone if "_shuffled" in split else forms[name]), fact
             assert name in forms
 
 
@@ -181,7 +187,7 @@ if TRUE_FILES.is_dir():
     @pytest.mark.prove
     def test_true_files():
         corpus = read_reversal_files(TRUE_FILES)
-        check_sizes(corpus, asked=300, train=3600, choose=3000, valid=150)
+        check_sizes(corpus, facts=30, asked=300, train=3600, choose=3000, valid=150)
         assert count_answers_left_in_place(corpus) == {
             "d2p_reverse_file_shuffled": 20, "p2d_reverse_file_shuffled": 13
         }  # fmt: skip

@@ -93,6 +93,7 @@ TEXTS = [
     (cls, field)
     for cls in dict.fromkeys(list_settings())
     for field in dataclasses.fields(cls)
+    if not cls.__module__.startswith("unmask.explorer")  # what a request lacks is said first
     if ("help" in field.metadata and str in get_args(get_type_hints(cls)[field.name]))
     or get_type_hints(cls)[field.name] is str
 ]

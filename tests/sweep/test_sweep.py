@@ -239,6 +239,7 @@ def test_one_cell_is_done_by_its_name(tmp_path):
         run_sweep(file, out, device="cpu", cells=["seed-2"])
 
 
+@pytest.mark.prove
 def test_cells_are_done_by_workers(finished, tmp_path):
     """One fails; tables are those of one process."""
     file, out = finished

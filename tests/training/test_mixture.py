@@ -98,6 +98,7 @@ def test_every_step_of_a_mixture_is_resumed_to_the_bit(sources, tmp_path):
         assert same_tensors(again.tensors(), never.tensors())
 
 
+@pytest.mark.prove
 def test_a_killed_mixture_goes_on_to_the_same_model(sources, tmp_path):
     """The process is killed while it trains; what --resume leaves is the undisturbed model."""
     changes = mix(sources, facts=2, text=1, pairs=1) | {"cadence": {"checkpoint": 2}}
