@@ -41,7 +41,7 @@ def page(browser, address):
 
 def trace_small(page) -> None:
     page.click("#tab-trace")
-    choose_settings(page, "trace", noise_samples=1, steps=2)
+    choose_settings(page, "trace", steps=2)
     page.uncheck("#trace-mlp")
     page.uncheck("#trace-attn")
     page.press("#trace-text", "Enter")

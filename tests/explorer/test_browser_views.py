@@ -230,7 +230,7 @@ def traced(page):
     for _ in ANSWER:
         page.keyboard.press("Shift+ArrowLeft")
     page.keyboard.press("Alt+a")
-    choose_settings(page, "trace", noise_samples=2, steps=4)
+    choose_settings(page, "trace", steps=4)
     page.uncheck("#trace-mlp")
     page.uncheck("#trace-attn")
     text.press("Enter")
@@ -257,7 +257,7 @@ def test_a_fact_is_traced(traced, model):
 def test_estimates_are_hatched_until_cells_are_measured(page):
     """The whole map is there before its first cells are."""
     page.click("#tab-trace")
-    choose_settings(page, "trace", noise_samples=2, steps=4)
+    choose_settings(page, "trace", steps=4)
     page.evaluate(
         """() => {
           const map = document.getElementById("trace-map"), seen = (window.seen = []);
