@@ -90,7 +90,7 @@ def _join(cluster: Any, seconds: dict[str, float], folder: Path) -> None:
 
 
 def count_survived(name: str, scratch: Path) -> int:
-    """Of several runs in which a worker was killed, those that left all parts."""
+    """How many of several runs left all parts, though a worker was killed in each."""
     seconds, survived = dict.fromkeys("abcdefgh", 0.3), 0
     for number in range(KILLS):
         with open_engine(name, 2) as (engine, _):
@@ -138,7 +138,7 @@ def main() -> None:
     titles = ["engine", "one worker", "two", "times as fast", "one that a second joins"]
     write_record(
         "# Shared work: what engines gain and cost\n\n"
-        f"{describe_run(torch.device('cpu'))}, {os.cpu_count()} cores, whose load was {load:.1f} "
+        f"{describe_run(torch.device('cpu'))}, {os.cpu_count()} cores, with a load of {load:.1f} "
         "before. Jobs sleep, so that this is about the engine alone.\n\n"
         f"{len(LENGTHS)} uneven jobs of {min(LENGTHS):g} to {max(LENGTHS):g} s, {sum(LENGTHS):g} s "
         f"in all; the second worker joins after {sum(LENGTHS) / 3:.0f} s. Seconds:\n\n"

@@ -84,8 +84,8 @@ def run_together(
 def rank_stages(
     stages: Mapping[str, Stage], wanted: Iterable[Stage], is_done: IsDone
 ) -> tuple[dict[str, float], dict[str, list[str]]]:
-    """Of the stages to do, by name: minutes from the start to the end of the longest chain that
-    needs it, and what it needs of the others."""
+    """For each stage to do: minutes from its start to the end of the longest chain of stages that
+    needs it, and those of the other stages that it needs."""
     waiting = dict[str, Stage | None]()
 
     def add(stage: Stage) -> None:

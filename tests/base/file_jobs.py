@@ -1,4 +1,4 @@
-"""Shared jobs whose parts are small files, for tests of what works on them."""
+"""Jobs for tests of shared work: each one leaves a small file."""
 
 import os
 import signal

@@ -1,16 +1,16 @@
-"""Shared jobs through every engine: done once, done again where a worker dies, told of where they
-fail."""
+"""Shared jobs through every engine: done once, again where a worker dies, and reported where one
+fails."""
 
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
 from threading import Thread, Timer
 
 import pytest
+from file_jobs import FileJobs
 
 from tests.slurm import write_slurm
 from unmask.base.engines import SLURM, LocalEngine, SlurmEngine, find_engine, share_machine
@@ -19,9 +19,7 @@ from unmask.base.locks import claim
 from unmask.base.work import FOLDER, _find, run_jobs
 
 HERE = str(Path(__file__).parent)
-sys.path.append(HERE)  # workers import their jobs from there, and not torch with `tests`
-
-from file_jobs import FileJobs  # noqa: E402
+"""Workers import their jobs from there, and not torch with `tests`."""
 
 ENGINES = ("here", "local", "submitit", "dask")
 KEYS = dict.fromkeys("abcdef", 0.0)

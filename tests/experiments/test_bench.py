@@ -44,7 +44,7 @@ def test_exchanges_and_cuts_find_what_matters_and_random_numbers_do_not(result):
 
 
 def test_a_permuted_truth_is_found_by_chance(tables):
-    """Of the best method: what is true of each network's places is dealt to them anew."""
+    """The best method falls to chance where the truth of each network's places is shuffled."""
     stream, areas, names = np.random.default_rng(0), [], []
     scores = select(tables["bench"], method="interchange")
     for deal in range(60):

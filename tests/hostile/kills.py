@@ -198,7 +198,6 @@ def run_words(words: list[str], log: str) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     if words[0] == EXPLORE:
         explore(*map(Path, words[1:]))
         return
@@ -280,7 +279,7 @@ class Killed:
 
     verb: str
     seconds: float
-    """Of an undisturbed run."""
+    """How long an undisturbed run takes."""
     kills: int
     late: int
     """Kills that came after the end: they do not count."""

@@ -1,6 +1,7 @@
 """Models, data of every kind and runs in one folder: what fuzz and kills start from."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import unmask
@@ -14,8 +15,7 @@ from unmask.base.tables import write_table
 
 def make_pieces(folder: Path) -> Pieces:
     """Beside the pair of models and its corpus, which lie in the folder, all the rest."""
-    import matplotlib.pyplot  # noqa: F401 - it makes its own cache folder, once
-
+    import_module("matplotlib.pyplot")  # it makes its own cache folder, once
     model, twin = (unmask.load(folder / name, device="cpu") for name in ("diffusion", "twin"))
     corpus = make_corpus()
     (folder / "facts.csv").write_text(

@@ -239,8 +239,9 @@ def _find_problems(path: Path, questions: Path | None) -> Iterator[str]:
         yield from find_recipe_leaks(read_recipe(recipe), facts)
         return
     if has_pairs(path):
-        texts = (pair.prompt + pair.response for pair in read_pairs(path, PLAIN))
-        yield from (sentence for _, sentence in find_stated(list(texts), facts))
+        # Every line is read, also where nothing is searched for.
+        texts = [pair.prompt + pair.response for pair in read_pairs(path, PLAIN)]
+        yield from (sentence for _, sentence in find_stated(texts, facts))
         return
     source = read_source(path)
     if isinstance(source, Corpus):

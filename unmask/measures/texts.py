@@ -2,8 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from unmask.measures.inputs import ModelsAndData
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from unmask.net.families import Family
+    from unmask.net.model import Model
+
+MOST_DOCUMENTS = 2_000
 
 OWN = "by default statements of the corpus of a shipped model, in phrasings that training kept out."
 
@@ -33,3 +40,36 @@ def find_texts(data: Any, families: "list[Family]") -> tuple[list[str], str]:
     texts = sorted({fact.text for fact in tests if fact.trained == "same"})
     python_stream(0, "texts").shuffle(texts)
     return texts, f"statements of {corpus.source}"
+
+
+def cut_windows(model: "Model", documents: list[str], number: int, length: int) -> "Tensor":
+    """Windows [number, length] of documents, their first ones first, each behind its opening."""
+    import torch
+
+    from unmask.base.errors import UserError
+
+    tokenizer = model.require_tokenizer()
+    size = length - len(tokenizer.opening)
+    windows = [
+        (at, [*tokenizer.opening, *ids[at : at + size]])
+        for ids in tokenizer.encode_documents(documents)
+        for at in range(0, len(ids) - size + 1, size)
+    ]
+    if len(windows) < number:
+        raise UserError(
+            f"the data have {len(windows)} texts of {length} tokens: expected {number}; give more "
+            "text, or lower --texts or --length."
+        )
+    windows.sort(key=lambda window: window[0])
+    return torch.tensor([ids for _, ids in windows[:number]], device=model.device)
+
+
+def _read(data: Any, settings: Any, families: "list[Family]") -> tuple[list[str], str, Any]:
+    documents, source = find_texts(data, families)
+    return documents[:MOST_DOCUMENTS], source, documents[:MOST_DOCUMENTS]
+
+
+REAL_TEXTS = ModelsAndData(
+    _read, f"Real texts: .txt, .md or .jsonl, also packed as .xz or .zst; {OWN}", is_text=True
+)
+"""What measures read that cut windows out of texts."""

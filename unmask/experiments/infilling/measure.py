@@ -5,9 +5,9 @@ and un-masks the likeliest first. A causal model cannot look ahead: it continues
 gap, draws some more continuations, and keeps the one with which the whole text is likeliest. Both
 are compared with themselves without the text after the gap, which is the control: what is right
 there owes nothing to the second side. (The diffusion model then writes that text as well, at the
-same pace.) A gap has many good fillings and one that counts, so numbers
-are low and comparisons are what matters. 95 % intervals are by text and training seed. Models with
-one tokenizer see the same gaps, and are compared text by text.
+same pace.) A gap has many good fillings and one that counts, so numbers are low and comparisons are
+what matters. 95 % intervals are by text and training seed. Models with one tokenizer see the same
+gaps, and are compared text by text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,13 @@ from typing import Any
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import ReportBlock
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.texts import OWN
+from unmask.measures.texts import REAL_TEXTS, cut_windows
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 
-MOST_DOCUMENTS = 2_000
 BOTH, BEFORE = "both sides", "text before alone"
 """What of the text is given to fill its gap."""
 
@@ -56,16 +55,8 @@ class InfillingSettings(MachineSettings):
             )
 
 
-def _read(data: Any, settings: InfillingSettings, families: Any) -> tuple[list[str], str, Any]:
-    from unmask.measures.texts import find_texts
-
-    documents, source = find_texts(data, families)
-    return documents[:MOST_DOCUMENTS], source, documents[:MOST_DOCUMENTS]
-
-
 def list_jobs(inputs: ModelInputs, settings: InfillingSettings) -> Iterator[Job]:
     """One part for each checkpoint, gap and what is given."""
-    from unmask.evaluation.windows import cut_windows
     from unmask.experiments.infilling.fillers import fill_gap
 
     def cut(member: Member) -> Any:
@@ -145,11 +136,7 @@ MEASURE = Measure(
     help="Fill gaps in real texts, from both sides or from the text before: what comes back?",
     settings=InfillingSettings,
     tables={"infilling": "infilling/1"},
-    inputs=ModelsAndData(
-        _read,
-        f"Real texts: .txt, .md or .jsonl, also packed as .xz or .zst; {OWN}",
-        is_text=True,
-    ),
+    inputs=REAL_TEXTS,
     jobs=list_jobs,
     summarise=summarise,
     describe=describe,

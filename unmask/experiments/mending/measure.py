@@ -21,14 +21,12 @@ from typing import Any
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import ReportBlock
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.texts import OWN
+from unmask.measures.texts import REAL_TEXTS, cut_windows
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
-
-MOST_DOCUMENTS = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +44,8 @@ class MendingSettings(MachineSettings):
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
 
 
-def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, Any]:
-    from unmask.measures.texts import find_texts
-
-    documents, source = find_texts(data, families)
-    return documents[:MOST_DOCUMENTS], source, documents[:MOST_DOCUMENTS]
-
-
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
-    from unmask.evaluation.windows import cut_windows
     from unmask.experiments.mending.menders import list_menders, mend, plant_errors
 
     def cut(member: Member) -> Any:
@@ -128,11 +118,7 @@ MEASURE = Measure(
     help="Plant errors into real texts: are they found and mended, and what is damaged?",
     settings=MendingSettings,
     tables={"mending": "mending/1"},
-    inputs=ModelsAndData(
-        _read,
-        f"Real texts: .txt, .md or .jsonl, also packed as .xz or .zst; {OWN}",
-        is_text=True,
-    ),
+    inputs=REAL_TEXTS,
     jobs=list_jobs,
     summarise=summarise,
     describe=describe,
