@@ -1,0 +1,1 @@
+"""What committing several tokens at once costs."""

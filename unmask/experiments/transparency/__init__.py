@@ -1,0 +1,1 @@
+"""What a canvas shows while it is written, and laws that force or exclude each phenomenon."""
