@@ -1,0 +1,1 @@
+"""One direction of facts relearned with exchanged names, and the other direction asked."""
