@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import unmask
+from tests.conftest import prove_alone
 from tests.laws.test_patches import HONOURED, IMPOSSIBLE, TRACED, apply, ask, ids, same, score
 from tests.representation.facts import make_fact, make_model
 from tests.tracing.plain import trace_plainly
@@ -160,7 +161,9 @@ NETWORKS |= {"tiny-post": "shifted"}
 KEPT = ("blocks", "cache exact", "cache approximate", "score_answers", *TRACED)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [*prove_alone("tiny-llada2", "tiny-post"), "tiny-grouped", "tiny-blocks"]
+)
 def test_what_writes_back_what_stands_there_changes_nothing_to_the_bit(name):
     """At every site, in all that runs parts of the network or keeps what ran before."""
     model = make_model(name, NETWORKS[name])

@@ -7,8 +7,9 @@ what stands there changes nothing, to the last bit.
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from unmask import UserError
 from unmask.evaluation.answers import Asked, score_answers
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
+from unmask.training.trainer import Trainer
 
 FACT, LAYER = make_fact(0, "p2d"), 1
 Feature = Callable[[Model], list[torch.Tensor]]
@@ -170,8 +172,9 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-IN_PARTS = ("embed", "layers.1.attn_scores", "layers.0.mlp_key", "final")
-"""Sites tried where a network is usually run in parts: of every kind one."""
+EVERYWHERE = ("logits", "sample", "cache exact", "cache approximate")
+"""Features tried at every site; others, which run the network as these do, at one of every kind."""
+OF_EVERY_KIND = ("embed", "layers.1.attn_scores", "layers.0.mlp_key", "final")
 UNREAD = {"key": ("final",)}
 """Sites that a feature does not come to."""
 
@@ -179,11 +182,9 @@ UNREAD = {"key": ("final",)}
 @pytest.mark.parametrize(("feature", "kind"), pair(HONOURED))
 def test_a_patch_is_what_the_changed_network_gives(feature, kind):
     model, run = make_model(kind=kind), HONOURED[feature]
-    plain = run(model)
-    for site, change in PATCHES.items():
-        if feature in TRACED and (site not in IN_PARTS or site in UNREAD.get(feature, ())):
-            continue
-        expected = run(apply(model, change))
+    plain, sites = run(model), PATCHES if feature in EVERYWHERE else OF_EVERY_KIND
+    for site in (site for site in sites if site not in UNREAD.get(feature, ())):
+        expected = run(apply(model, PATCHES[site]))
         assert not same(plain, expected), f"the change at {site} should show"
         with model.net.patch({site: lambda x: x * 0.5}):
             found = run(model)
@@ -200,9 +201,7 @@ def test_a_capture_changes_nothing_and_holds_the_last_pass_whole(feature, kind):
     """As does one of steps, of what has steps."""
     model, run = make_model(kind=kind), HONOURED[feature]
     plain, sites = run(model), ("embed", "layers.2.mlp_out", "layers.2.attn_pattern", "logits")
-    for steps in (None, [1, 3]):
-        if steps and feature in ("logits", "score_answers"):
-            continue
+    for steps in (None, [1, 3])[: 1 if feature in ("logits", "score_answers") else 2]:
         with model.net.capture(*sites, **({"steps": steps} if steps else {})) as taken:
             found = run(model)
         for a, b in zip(found, plain, strict=True):
@@ -249,28 +248,33 @@ TRAINED = {"masked": {}, "causal": {"kind": "causal"}}
 TRAINED["recomputed"] = {"machine": {"recompute": True}}
 
 
+@cache
+def make_once(name: str) -> Trainer:
+    return make_trainer(**TRAINED[name])
+
+
+def learn_once(trainer: Trainer, patch: AbstractContextManager) -> tuple[float, torch.Tensor]:
+    """The loss of the first batch, and the gradient of a norm's gain, which nothing halves."""
+    given = trainer.feed(0)[0].inputs
+    with patch:
+        loss = trainer.learner(given)
+    loss.backward()
+    return float(loss.detach()), trainer.net.block(0).attn_norm.weight.grad
+
+
+@cache
+def learn_plain(name: str) -> tuple[float, torch.Tensor]:
+    return learn_once(deepcopy(make_once(name)), nullcontext())
+
+
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("site", [site for site in PATCHES if site not in ("final", "logits")])
 def test_training_under_a_patch(name, site):
     """Loss and gradients, also where the backward pass comes after the patch has gone."""
-
-    def learn(patched: bool, halved: bool) -> tuple[float, torch.Tensor]:
-        trainer = make_trainer(**TRAINED[name])
-        net = trainer.net
-        if halved:
-            PATCHES[site](net)
-        given = trainer.feed(0)[0].inputs
-        if patched:
-            with net.patch({site: lambda x: x * 0.5}):
-                loss = trainer.learner(given)
-        else:
-            loss = trainer.learner(given)
-        loss.backward()
-        # A norm's gain is halved in neither: its gradient is the same, through all that follows.
-        gain = net.block(0).attn_norm.weight
-        return float(loss.detach()), gain.grad
-
-    plain, expected, found = learn(False, False), learn(False, True), learn(True, False)
+    halved, trainer = deepcopy(make_once(name)), deepcopy(make_once(name))
+    PATCHES[site](halved.net)
+    expected, plain = learn_once(halved, nullcontext()), learn_plain(name)
+    found = learn_once(trainer, trainer.net.patch({site: lambda x: x * 0.5}))
     assert plain[0] != expected[0] and not torch.equal(plain[1], expected[1])
     assert found[0] == pytest.approx(expected[0], rel=1e-6)
     torch.testing.assert_close(found[1], expected[1], atol=1e-7, rtol=1e-4)

@@ -16,6 +16,7 @@ from unmask.net.hub import RECIPE, find_model, shipped_models
 from unmask.net.loading import inspect
 from unmask.net.model import Model
 from unmask.net.paradigm import Kind, Paradigm, get_paradigm
+from unmask.net.readings import split_reading
 from unmask.net.sources import SETTINGS, open_checkpoint
 from unmask.net.weights import INDEX
 
@@ -76,7 +77,7 @@ class Family:
 
 def find_shipped_recipe(name: str) -> dict[str, Any] | None:
     """The recipe that a model of this name was trained by; None for one that is not shipped."""
-    folder = shipped_models().get(name)
+    folder = shipped_models().get(split_reading(name)[0])
     return None if folder is None else parse_yaml(read_text(folder / RECIPE), f"{folder}/{RECIPE}")
 
 
@@ -90,7 +91,8 @@ def _find_start(member: str | Model) -> tuple[str, ...] | None:
 
 def read_training(place: str) -> dict[str, Any]:
     """The record of the run that trained a model, as `run.json` holds it; empty without one."""
-    folder = Path(place).parent if Path(place).name == "model" else Path(place)
+    path = Path(split_reading(place)[0])
+    folder = path.parent if path.name == "model" else path
     record = read_json_object(folder / RECORD) if path_exists(folder / RECORD) else {}
     return record if record.get("verb") == "train" else {}
 
@@ -174,15 +176,22 @@ def _check_weights_differ(family: Family) -> None:
 
 
 def name_path(place: str) -> str:
-    """The last part of a path; training leaves its model in a folder `model` of the run."""
-    path = Path(place)
+    """The last part of a path; training leaves its model in a folder `model` of the run.
+
+    A reading that is named stays.
+    """
+    named, reading = split_reading(place)
+    path, ending = Path(named), "" if reading is None else f":{reading}"
     if path.name == "model" and path.resolve().parent.name:
-        return path.resolve().parent.name
-    return path.name or place
+        return path.resolve().parent.name + ending
+    return path.name + ending if path.name else place
 
 
 def _expand(part: str) -> list[str]:
     """The paths that fit a pattern, in their order; a word that is no pattern is itself."""
+    place, reading = split_reading(part)
+    if reading is not None:
+        return [f"{path}:{reading}" for path in _expand(place)]
     names = Path(part).parts
     first = next((i for i, name in enumerate(names) if set(name) & set("*?")), None)
     if first is None:
@@ -217,7 +226,11 @@ def _digest_parts(model: str | Model) -> dict[str, str]:
     files = [("weights", path) for path in checkpoint.weights.files]
     files += [("settings", checkpoint.folder / name) for name in (*SETTINGS, INDEX)]
     files += [("tokenizer", tokenizer_folder / name) for name in TOKENIZER_FILES]
-    return {f"{part} in {path.name}": digest_file(path) for part, path in files if path.is_file()}
+    digests = {
+        f"{part} in {path.name}": digest_file(path) for part, path in files if path.is_file()
+    }
+    reading = {} if location.reading is None else {"reading": digest_values([location.reading])}
+    return digests | reading
 
 
 def _list_tensors(model: Model) -> Iterator[object]:

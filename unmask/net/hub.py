@@ -9,6 +9,7 @@ from shlex import quote
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import path_exists
 from unmask.net.known import KNOWN, KnownModel
+from unmask.net.readings import split_reading
 from unmask.net.sources import UNPICKLE
 
 HUB = "hub:"
@@ -28,6 +29,8 @@ class ModelLocation:
     path: Path
     known: KnownModel | None = None
     """What is known of a model by its name."""
+    reading: str | None = None
+    """How its network is read, where the name says so."""
 
     def find_tokenizer(self, fetch: bool = True) -> Path | None:
         """The folder of a tokenizer of another repository; fetched only when needed."""
@@ -68,8 +71,16 @@ def find_model(
 ) -> ModelLocation:
     """Where the model of that name lies; a hub model is fetched unless it is cached or not to be.
 
-    `also_known` are further names to suggest where this one is not found.
+    The name may end on a reading, such as ":causal". `also_known` are further names to suggest
+    where this one is not found.
     """
+    place, reading = split_reading(name)
+    return replace(_locate(place, fetch, also_known, revision), reading=reading)
+
+
+def _locate(
+    name: str, fetch: bool, also_known: Iterable[str], revision: str | None
+) -> ModelLocation:
     is_on_hub = name.startswith(HUB)
     is_here = (
         not is_on_hub

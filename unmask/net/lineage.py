@@ -13,6 +13,7 @@ from unmask.base.files import path_exists
 from unmask.base.runs import DIGESTS
 from unmask.net.families import digest_model, find_shipped_recipe, pick_weights, read_training
 from unmask.net.hub import shipped_models
+from unmask.net.readings import split_reading
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def find_lineage(place: str, digests: Mapping[str, str]) -> Lineage:
             break
         weights.append(start_weights)
         # What lies there now is not what it was trained from, unless it has the same weights.
-        is_here = start in shipped_models() or path_exists(start)
+        named, _ = split_reading(start)
+        is_here = named in shipped_models() or path_exists(named)
         if not is_here or pick_weights(digest_model(start)) != start_weights:
             break
         place = start

@@ -31,6 +31,7 @@ from unmask.net.folding import fold_time, unfold_time
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
 from unmask.net.placing import allocate, choose_places
+from unmask.net.readings import split_reading
 from unmask.net.sources import Checkpoint, open_checkpoint
 from unmask.net.transformer import Transformer
 from unmask.net.weights import SHARD_BYTES, write_weights
@@ -67,7 +68,8 @@ def load(
     memory it needs is logged.
 
     Args:
-        name: A shipped or known name (`unmask models` lists them), a folder, a file or a hub id.
+        name: A shipped or known name (`unmask models` lists them), a folder, a file or a hub id;
+            NAME:causal and NAME:diffusion are its readings (`Model.reading`).
         device: "auto" (a GPU where there is one; layers that it has no room for go to other GPUs
             and to the processor), "cpu", "cuda", "cuda:1", "mps"; several, "cuda:0,cuda:1", share
             the layers.
@@ -92,12 +94,11 @@ def load(
     given = Given(kind, mask, shift, block).complete(location.known)
     blueprint, dialect, checkpoint = _look_into(location.path, given)
     label = checkpoint.source.label
-    if given.kind is None and not blueprint.paradigm.has_steps and dialect.name != "unmask":
+    if given.kind is None and not blueprint.paradigm.has_steps and not dialect.says_kind:
         warn_of_mask(checkpoint.source)
-    target = resolve_device(device)
     stored = _find_stored(blueprint.config, dialect, checkpoint)
     maps = _find_tensors(stored, dialect, checkpoint)
-    chosen_dtype = _choose_dtype(dtype, blueprint.config, checkpoint, maps, target)
+    chosen_dtype = _choose_dtype(dtype, blueprint.config, checkpoint, maps, resolve_device(device))
     known = None
     if tokenizer is not None:
         elsewhere = location.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
@@ -109,9 +110,9 @@ def load(
     _fill(net, maps, checkpoint, dialect.tied_head)
     if stored != blueprint.config:
         net = fold_time(net, 0.0)
-    model = Model(str(name), net, blueprint, known)
+    model = Model(split_reading(str(name))[0], net, blueprint, known)
     _try_out(model, label)
-    return model
+    return model if location.reading is None else model.reading(location.reading)
 
 
 def inspect(
@@ -125,7 +126,11 @@ def inspect(
     `also_known` are further names to suggest where this one is not found.
     """
     location = find_model(str(name), fetch=False, also_known=also_known, revision=revision)
-    return _look_into(location.path, (given or Given()).complete(location.known))
+    blueprint, dialect, checkpoint = _look_into(
+        location.path, (given or Given()).complete(location.known)
+    )
+    reading = location.reading
+    return (blueprint.read_as(reading) if reading else blueprint), dialect, checkpoint
 
 
 def inspect_tokenizer(name: str | Path) -> Tokenizer | None:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeGuard
 
 import torch
@@ -17,6 +18,7 @@ from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
+from unmask.net.readings import CAUSAL, DIFFUSION, check_reading, share_network, split_reading
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
 from unmask.net.view import check_token_rows
@@ -56,6 +58,27 @@ class Blueprint:
         """How a model of this kind is read, sampled and scored."""
         return get_paradigm(self.kind)
 
+    def read_as(self, reading: str) -> "Blueprint":
+        """What a model is whose network is read causally, or as a diffusion model."""
+        check_reading(reading)
+        if reading == (CAUSAL if self.paradigm.predicts_next else DIFFUSION) and self._has_readings:
+            return self
+        if not self._has_readings or self.config.time:
+            timed = " that is told the time" if self.config.time else ""
+            raise UserError(
+                f"a {reading} reading was asked for of a {self.kind} model{timed}: expected a "
+                "masked or a causal model, whose network is not told the time."
+            )
+        causal = reading == CAUSAL
+        block = None if causal else self.config.block
+        config = replace(self.config, causal=causal, block=block)
+        kind = "causal" if causal else "masked"
+        return replace(self, config=config, kind=kind, noise=NoiseConfig())
+
+    @property
+    def _has_readings(self) -> bool:
+        return self.paradigm.fills_masks or self.paradigm.predicts_next
+
     def describe_plugins(self) -> dict[str, dict[str, str]]:
         """What other packages have a part in: noise and its schedule, by kind and name."""
         return describe_plugins((("noise", self.kind), ("schedule", self.noise.schedule)))
@@ -89,6 +112,8 @@ class Model(Shown):
     net: Transformer
     blueprint: Blueprint
     tokenizer: Tokenizer | None = None
+    diffusion: Blueprint | None = field(default=None, kw_only=True)
+    """What the model is that a causal reading was taken from; None for others."""
 
     def __post_init__(self) -> None:
         self.net.taps.mask_id = self.blueprint.mask_id
@@ -122,6 +147,38 @@ class Model(Shown):
     def sites(self) -> tuple[str, ...]:
         """Names of what can be captured and patched; `unmask.net.sites` has their shapes."""
         return site_names(self.net.config.layers)
+
+    def reading(self, name: str) -> "Model":
+        """This network read in another way: a model of its own name that shares all weights.
+
+        What changes the weights of one, such as an edit, changes those of all. Captures and patches
+        are each model's own. Whether a network was trained to be read so is not looked at.
+
+        Args:
+            name: "causal" (a position sees what is before it and predicts the next token) or
+                "diffusion" (masks are filled, and a position sees what the network's attention
+                shows it).
+
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> causal = model.reading("causal")
+        >>> causal.name, causal.kind, causal.net.embedding.weight is model.net.embedding.weight
+        ('reversal-mdm:causal', 'causal', True)
+        """
+        blueprint = self.diffusion if name == DIFFUSION else None
+        blueprint = blueprint or self.blueprint.read_as(name)
+        diffusion = None
+        if name == CAUSAL:
+            diffusion = self.blueprint if self.paradigm.fills_masks else self.diffusion
+        net = self.net
+        if blueprint.config != net.config:
+            net = share_network(net, blueprint.config)
+        own = f"{split_reading(self.name)[0]}:{name}"
+        return Model(own, net, blueprint, self.tokenizer, diffusion=diffusion)
+
+    @cached_property
+    def drafter(self) -> "Model":
+        """The diffusion reading, which drafts for the causal one: kept, with what it recorded."""
+        return self.reading(DIFFUSION)
 
     def make_process(self) -> Process:
         """The noise on tokens that this model undoes."""

@@ -166,7 +166,7 @@ def _walk_vectors(
         record.keep_guesses(_pack(canvas, logp))
         hint = process.denoise(logp)
         # 4. Vectors at s, drawn given those at t [B, L, d].
-        mean, deviation = process.posterior(logp.float(), zt, t, s, False)
+        mean, deviation = process.posterior(logp.float(), zt, t, s, strategy.clamp)
         drawn = streams.at(step, "values").normal(length, width)
         reached = mean + deviation * drawn.to(mean.dtype)
         zt = torch.where(fixed, given, reached.to(given.dtype))

@@ -34,32 +34,20 @@ def decode_causal(
     Positions that are not written yet, or come after a row's end, hold the end token (0 without a
     tokenizer). `planted` tokens take the place of what would be written, where they are not -1.
     """
-    lengths = check_lengths(model, prompts, [list(row) for row in prompts], length)
-    if not all(prompts):
-        raise UserError(
-            "an autoregressive model needs a first token, and a prompt is empty or missing: give "
-            "a text that it goes on from."
-        )
-    end_id = model.tokenizer.end_id if model.tokenizer is not None else None
-    if model.mask_id is not None and model.mask_id < model.net.config.logit_rows:
-        mask = torch.tensor([model.mask_id], device=model.device)  # read, but never written
-        forbidden = mask if forbidden is None else torch.cat((forbidden, mask))
     # 1. A canvas [B, L]: every row begins with its prompt and may grow to its own limit.
-    device, filler = model.device, end_id if end_id is not None else 0
-    counts, limits = (torch.tensor(x, device=device) for x in (list(map(len, prompts)), lengths))
+    canvas, counts, limits = begin_rows(model, prompts, length)
+    end_id = model.tokenizer.end_id if model.tokenizer is not None else None
+    forbidden = forbid_mask(model, forbidden)
     steps = int((limits - counts).max())
-    positions = torch.arange(max(lengths), device=device)
-    canvas = torch.full((len(prompts), max(lengths)), filler, device=device)
-    for i, row in enumerate(prompts):
-        canvas[i, : len(row)] = torch.tensor(row, device=device)
+    positions = torch.arange(canvas.shape[1], device=canvas.device)
     record = TrajectoryRecord(
         model, canvas, positions < limits[:, None], counts, keep_states, watch, guesses
     )
-    going = torch.ones(len(prompts), dtype=torch.bool, device=device)
+    going = torch.ones(len(prompts), dtype=torch.bool, device=canvas.device)
     # The share of a row's own steps: its neighbours may take more.
     drawing = sampler.stochastic * (limits - counts).double()
     # 2. Logits after each prompt [B, V], and what is kept from step to step.
-    reader = _Reader(model, prompts, filler, steps)
+    reader = _Reader(model, prompts, find_filler(model), steps)
     logits = reader.read(1, canvas, counts, going)
     for step in range(1, steps + 1):
         # 3. A token for each row [B]: drawn or the likeliest one, and a planted one over either.
@@ -85,7 +73,7 @@ def decode_causal(
             find_entropy(logp)[:, None],
         )
         if watch is not None:
-            _check_numbers(record)
+            check_numbers(record)
         record.end_step(step)
         if end_id is not None:
             going = going & (token != end_id)
@@ -97,11 +85,42 @@ def decode_causal(
         ends = (counts + step).clamp(max=limits)
         logits = reader.read(step + 1, record.tokens, ends, going, token)
     # Looked at once: asking at every step would make the processor wait for the device.
-    _check_numbers(record)
+    check_numbers(record)
     return record.finish(record.step)
 
 
-def _check_numbers(record: TrajectoryRecord) -> None:
+def find_filler(model: Model) -> int:
+    """What stands where nothing is written: the end token, or 0 without a tokenizer."""
+    return 0 if model.tokenizer is None else model.tokenizer.end_id
+
+
+def forbid_mask(model: Model, forbidden: Int[Tensor, "n"] | None) -> Int[Tensor, "m"] | None:
+    """The tokens that are never written, the mask among them where the head has a row for it."""
+    if model.mask_id is None or model.mask_id >= model.net.config.logit_rows:
+        return forbidden
+    mask = torch.tensor([model.mask_id], device=model.device)  # read, but never written
+    return mask if forbidden is None else torch.cat((forbidden, mask))
+
+
+def begin_rows(
+    model: Model, prompts: Sequence[Sequence[int]], length: int | Sequence[int] | None
+) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B"], Int[Tensor, "B"]]:
+    """A canvas on which rows begin with their prompts, how long these are, and rows' limits."""
+    limits = check_lengths(model, prompts, [list(row) for row in prompts], length)
+    if not all(prompts):
+        raise UserError(
+            "an autoregressive model needs a first token, and a prompt is empty or missing: give "
+            "a text that it goes on from."
+        )
+    canvas = torch.full((len(prompts), max(limits)), find_filler(model), device=model.device)
+    for i, row in enumerate(prompts):
+        canvas[i, : len(row)] = torch.tensor(row, device=model.device)
+    counts = torch.tensor([len(row) for row in prompts], device=model.device)
+    return canvas, counts, torch.tensor(limits, device=model.device)
+
+
+def check_numbers(record: TrajectoryRecord) -> None:
+    """Raise where a token was drawn from logits that are not numbers."""
     if (broken := record.confidence.isnan()).any():
         step = int(record.committed_at[broken].min())
         raise UserError(

@@ -97,6 +97,10 @@ class Sampling(CheckedSettings):
         least=0,
         most=1,
     )
+    clamp: bool = option(
+        False,
+        "Gaussian models: whether each step heads for the token vector nearest to its guess.",
+    )
     fixed: Mapping[int, Any] | None = option(
         None, "Texts or token ids by the position at which they stand."
     )
@@ -109,6 +113,12 @@ class Sampling(CheckedSettings):
         "none",
         "What is kept between steps: exact changes nothing, and keeps finished blocks where "
         "attention is block-causal; approximate is faster and changes texts.",
+    )
+    drafts: int | None = option(
+        None,
+        "Tokens that the diffusion reading drafts at once and the causal one verifies, for the "
+        "causal reading of a network that has both; texts are distributed as without.",
+        least=1,
     )
     chat: bool = option(False, "Whether prompts are turns of the model's chat.")
     seed: int = option(0, "Seed of whatever is drawn.", least=0)

@@ -51,6 +51,8 @@ class Strategy:
     """Whether guidance acts on rates: it then says how soon a token is written as well."""
     planting: Planting = field(default_factory=Planting)
     """Tokens that steps write whatever the model says."""
+    clamp: bool = False
+    """Whether steps over vectors head for the token vector nearest to the guess (Diffusion-LM)."""
 
 
 @dataclass

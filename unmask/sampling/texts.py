@@ -10,6 +10,7 @@ from torch import Tensor
 from unmask.base.config import adjust, list_settings
 from unmask.base.errors import UserError
 from unmask.net.model import Model
+from unmask.net.readings import split_reading
 from unmask.sampling.ancestral import walk_back
 from unmask.sampling.attributes import AttributeGuidance
 from unmask.sampling.autoregressive import decode_causal
@@ -34,6 +35,7 @@ from unmask.sampling.planting import lay_out_plants
 from unmask.sampling.probes import StateProbe
 from unmask.sampling.remasking import get_remasking
 from unmask.sampling.settings import Sampling
+from unmask.sampling.speculation import speculate
 from unmask.sampling.steps import Strategy
 from unmask.sampling.token_sampler import TokenSampler
 from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES, Trajectory
@@ -100,6 +102,8 @@ def draw_rows(
     rows = [tuple(encode_prompt(model, prompt)) for prompt in given]
     check_lengths(model, given, rows, settings.length)
     _check_guesses(settings, len(rows), model.net.config.context, model.net.config.context)
+    if settings.drafts is not None:
+        return _speculate(model, rows, settings, settings.drafts, copies, constraints)
     return decode_causal(
         model,
         rows,
@@ -111,6 +115,34 @@ def draw_rows(
         settings.watch,
         settings.guesses,
         _plant_causal(model, rows, settings),
+    )
+
+
+def _speculate(
+    model: Model,
+    rows: Sequence[tuple[int, ...]],
+    settings: Sampling,
+    drafts: int,
+    copies: Sequence[int] | None,
+    constraints: Constraints,
+) -> Trajectory:
+    """Texts of a causal reading that the diffusion reading drafts."""
+    sampler = _make_sampler(model, settings)
+    if settings.planted or settings.guesses or sampler.stochastic < 1:
+        raise UserError(
+            "drafts were asked for with planted tokens, guesses or a stochastic share, which need "
+            "a step for every token: leave out one of the two."
+        )
+    return speculate(
+        model,
+        rows,
+        settings.length,
+        drafts,
+        sampler,
+        name_streams(model, rows, settings.seed, copies),
+        constraints.find_forbidden(model),
+        settings.keep_states,
+        settings.watch,
     )
 
 
@@ -161,6 +193,11 @@ def _fill(
     copies: Sequence[int] | None = None,
 ) -> Trajectory:
     """What a diffusion model makes of the canvas."""
+    if settings.drafts is not None:
+        raise UserError(
+            f"drafts were asked for, but {model.name} is a {model.kind} model: they are for the "
+            f"causal reading, {split_reading(model.name)[0]}:causal."
+        )
     strategy = Strategy(
         settings.steps,
         get_plan(settings.plan),
@@ -176,6 +213,7 @@ def _fill(
         settings.classifier_guidance,
         settings.rates,
         lay_out_plants(model, settings.planted, _list_lengths(canvas), canvas.fixed),
+        settings.clamp,
     )
     if not strategy.plan.paces_itself:
         strategy.planting.check_steps(strategy.steps)

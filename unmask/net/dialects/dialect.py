@@ -99,6 +99,8 @@ class Dialect:
     """The fields among `TOKEN_FIELDS` that its settings have."""
     needs_mask: bool = False
     """Whether it has masked models only."""
+    says_kind: bool = False
+    """Whether a model of its own is what it is read as, even a causal one with a mask token."""
     find_stored: Callable[[NetConfig, Source], NetConfig] | None = None
     """Where a constant time is folded into the weights while loading: the network as stored."""
 

@@ -91,4 +91,5 @@ DIALECT = Dialect(
     read=_read,
     map_tensors=_map_tensors,
     write=_write,
+    says_kind=True,
 )
