@@ -24,7 +24,7 @@ from run_stages import NAMES, Stage, read_stages
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
-from unmask.base.identity import digest_file, digest_values
+from unmask.base.identity import digest_path, digest_values
 from unmask.base.reading import read_text
 
 PROCESSES = 2
@@ -35,7 +35,7 @@ def draw_page(name: str, stage: Stage, stages: Mapping[str, Stage], code: str) -
     """Draw a page, unless it is there; what its command ended with where that is an error."""
     page, stamp = PAGES / f"{name}.html", PAGES / f"{name}.digest"
     parts: list[object] = [code, find_command(stage), stage.note, read_text(Path(__file__))]
-    parts += [digest_file(stages[each].record_path) for each in list_tables(stage)]
+    parts += [digest_path(stages[each].folder) for each in list_tables(stage)]
     parts += [read_text(path) for path in stage.scripts]
     digest = digest_values(parts)
     if page.is_file() and stamp.is_file() and stamp.read_text("utf-8") == digest:

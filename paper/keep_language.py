@@ -5,15 +5,15 @@
 
 Every try is the recipe with some settings changed, trained on the split `choose`, asked the
 validation splits in near and far phrasings, and judged by its bound on held-out text.
-OUT/tries.json is the log: what stands there is not tried again. `--processes` tries run side by
-side. OUT/recipe.yaml is the recipe with the changes of the best try. Of those whose bound is at
-most 0.5 nats per token above that of the try `opened` it is the one with the highest mean of four
-shares: names and descriptions in reverse, near and far; where there is none, of the three with the
-lowest bounds.
+OUT/tries.json is what came of all; a try with a file in OUT/log is not made again. `--processes`
+tries run side by side. The best try costs at most 0.5 nats per token more than the try `opened` and
+has the highest mean of four shares: names and descriptions in reverse, near and far. Where no try
+costs so little, it is chosen among the three that cost least.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -22,11 +22,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 import unmask
 from unmask.base.files import write_json
 from unmask.base.reading import parse_yaml, read_json, read_text
+from unmask.base.seeds import derive_seed
 from unmask.data.corpus import TESTS
-from unmask.training.recipes_io import read_recipe, write_recipe
+from unmask.data.facts import tokenize_facts
+from unmask.data.shards import Shards, Windows
+from unmask.data.sources import read_corpus_folder
+from unmask.data.tokenizer import Tokenizer
+from unmask.objectives.batch import Batch
+from unmask.training.data_settings import DataSettings
+from unmask.training.examples import Examples
+from unmask.training.recipes_io import read_recipe
 
 VALIDATION = tuple(f"{test}{ending}" for test in TESTS for ending in ("_valid", "_far_valid"))
 PLACES = ("opened", "plain", "read", "facts", "shards")
@@ -41,13 +52,38 @@ REVERSED = (
 COSTS = 0.5
 """Nats per token that keeping the language may cost."""
 
+WINDOWS = 50
+"""Windows of text that a fact's line may stand in, in the source `inserted`."""
 
-def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> dict[str, Any]:
-    """Train, ask, and judge; in this process."""
-    import language_parts  # registers the objective and the source that tries may name
 
-    language_parts.OPENED = str(options.opened)
-    begun, run = time.perf_counter(), options.out / "runs" / name
+def make_inserted(data: DataSettings) -> Examples:
+    """Lines of facts amid running text: data.path has the facts, data.tokenizer the text."""
+    assert data.path is not None and data.tokenizer is not None
+    tokenizer = Tokenizer.load(data.tokenizer, mask="if any")
+    facts = read_corpus_folder(Path(data.path))[data.split]
+    windows = Windows(Shards(data.tokenizer), data.context)
+    lines = [(each.ids, *each.subject, *each.object) for each in tokenize_facts(facts, tokenizer)]
+
+    def take(numbers: Sequence[int]) -> Batch:
+        rows, entities = [], []
+        for number in numbers:
+            ids, *spans = lines[number % len(lines)]
+            draw = derive_seed(data.seed, "inserted", number)
+            text = windows[draw % len(windows)].tolist()
+            first = (draw >> 20) % (data.context - len(ids))
+            rows.append(text[:first] + list(ids) + text[first : data.context - len(ids)])
+            entities.append([first + place for place in spans])
+        some = torch.tensor(rows)
+        return Batch(
+            some, torch.zeros(len(rows), dtype=torch.long), entities=torch.tensor(entities)
+        )
+
+    return Examples("lines in text", len(lines) * WINDOWS, tokenizer, take)
+
+
+def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> list[dict[str, Any]]:
+    """Train, ask, and judge; in this process. Weights averaged with the start's are judged too."""
+    run = options.out / "runs" / name
     given = {
         "start.model": options.opened,
         "data.sources.facts.path": options.facts,
@@ -66,12 +102,29 @@ def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> d
             model = Path(change.removeprefix("model="))
         else:
             settings.append(change)
+    if model != run / "model":
+        return [{"name": name, "changes": list(changes)} | judge(options, model, run)]
+    unmask.register("source", make_inserted, name="inserted")
+    start = read_recipe(recipe, settings).start.model
+    begun = time.perf_counter()
+    unmask.train(recipe, run, *settings, fresh=True)
+    last = unmask.training.journal.read_journal(run)[-1]
     line: dict[str, Any] = {"name": name, "changes": list(changes)}
-    if model == run / "model":
-        unmask.train(recipe, run, *settings, fresh=True)
-        records = unmask.training.journal.read_journal(run)
-        line["losses"] = {k: v for k, v in records[-1].items() if k.startswith("loss")}
-        line["training_seconds"] = records[-1]["seconds"]
+    line["losses"] = {key: value for key, value in last.items() if key.startswith("loss")}
+    line["training_seconds"] = last["seconds"]
+    lines = [line | judge(options, model, run)]
+    for share in options.shares:
+        merged = average(model, Path(str(start)), share, run / f"model-{share}")
+        lines.append(
+            line | {"name": f"{name}@{share}", "share": share} | judge(options, merged, run)
+        )
+    lines[0]["seconds"] = time.perf_counter() - begun
+    return lines
+
+
+def judge(options: argparse.Namespace, model: Path, run: Path) -> dict[str, Any]:
+    """Shares of validation prompts answered, in %, and what a token of held-out text costs."""
+    line: dict[str, Any] = {}
     result = unmask.recall(
         f"model={model}", data=options.facts, splits=VALIDATION, steps=(16,), controls=False,
         limit=options.prompts, out=run / "asked", fresh=True,
@@ -84,8 +137,18 @@ def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> d
         repeats=4, out=run / "cost", fresh=True,
     )  # fmt: skip
     (line["nats"],) = (row["per_token"] for row in cost.summary["models"])
-    line["seconds"] = time.perf_counter() - begun
     return line
+
+
+def average(model: Path, start: Path, share: float, folder: Path) -> Path:
+    """A model between the one trained (share 1) and the one it started from (share 0)."""
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    for path in folder.glob("*.safetensors"):
+        old, new = load_file(start / path.name), load_file(path)
+        for name, weight in new.items():
+            new[name] = torch.lerp(old[name].float(), weight.float(), share).to(weight.dtype)
+        save_file(new, path)
+    return folder
 
 
 def choose(tries: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -109,6 +172,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--prompts", type=int, default=None)
     parser.add_argument("--characters", type=int, default=120_000)
+    parser.add_argument(
+        "--shares", type=float, nargs="*", default=(), help="average with the start"
+    )
     parser.add_argument("--only", help="run this try here, and no other")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -135,10 +201,9 @@ def main() -> None:
 
     with ThreadPoolExecutor(options.processes) as pool:
         list(pool.map(start, tries))
-    done = [read_json(path) for path in sorted(logs.glob("*.json"))]
+    done = [line for path in sorted(logs.glob("*.json")) for line in read_json(path)]
     write_json(options.out / "tries.json", done)
-    changes = [change.replace("OPENED", str(options.opened)) for change in choose(done)["changes"]]
-    write_recipe(read_recipe(options.recipe, changes), options.out / "recipe.yaml")
+    shutil.rmtree(options.out / "runs")  # models: what was measured stays
 
 
 if __name__ == "__main__":

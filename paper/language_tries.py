@@ -2,7 +2,8 @@
 
     python paper/language_tries.py OUT --page docs/results/language-tries.md
 
-OUT is the folder that paper/keep_language.py has finished.
+OUT is the folder that paper/keep_language.py has finished; that of the last run is kept,
+docs/results/tables/language-tries.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import Any
 from keep_language import COSTS, REVERSED, choose
 
 from unmask.base.reading import read_json
-from unmask.blocks.blocks import Column, Row, Section, Table, Text
+from unmask.blocks.blocks import Column, Figure, Line, LinePanel, Row, Section, Table, Text
 from unmask.report.document import Document
 from unmask.report.page import write_document
 
@@ -27,13 +28,40 @@ METHOD = (
 )
 
 
+def draw_tries(tries: Sequence[Mapping[str, Any]], start: float) -> Figure:
+    """Recall against language lost: a line for each try, through its averages with the start."""
+    names = [each["name"] for each in tries if "losses" in each and "share" not in each]
+    lines = []
+    for number, name in enumerate(names):
+        line = [each for each in tries if each["name"].partition("@")[0] == name]
+        line.sort(key=lambda each: each.get("share", 1))
+        x, y = [each["nats"] - start for each in line], [average_recall(each) for each in line]
+        lines.append(Line(name, f"p{number}", x, y))
+    return Figure(
+        "frontier",
+        "Recall against language lost",
+        "Mean of the four shares of the table. Along a line the weights go 60, 80 and 100 % of the "
+        "way from the opened model's to the trained one's. Best is above and to the left.",
+        "lines",
+        {(): [LinePanel("", lines)]},
+        xlabel="nats per token more than the opened model",
+        ylabel="% in reverse",
+    )
+
+
+def average_recall(each: Mapping[str, Any]) -> float:
+    return sum(each[metric][split] for metric, split in REVERSED) / len(REVERSED)
+
+
 def describe_tries(tries: Sequence[Mapping[str, Any]]) -> Section:
     """Every try, the chosen one bold, those with the least language lost first."""
     (opened,) = (each for each in tries if each["name"] == "opened")
     best, rows = choose(list(map(dict, tries))), []
     for each in sorted(tries, key=lambda each: each["nats"]):
         shares = [each[metric][split] / 100 for metric, split in REVERSED]
-        changes = " ".join(f"`{change}`" for change in each["changes"]) or "the recipe as it is"
+        changes = ", ".join(each["changes"]) or "the recipe as it is"
+        if "share" in each:
+            changes += f", weights {each['share']:.0%} of the way from the opened model's"
         role = "strong" if each["name"] == best["name"] else "plain"
         lost = each["nats"] - opened["nats"]
         rows.append(Row([each["name"], changes, each["nats"], lost, *shares], role))
@@ -46,7 +74,11 @@ def describe_tries(tries: Sequence[Mapping[str, Any]]) -> Section:
         f"Chosen: {best['name']}, which costs {best['nats'] - opened['nats']:+.2f} nats per token "
         f"beside the opened model, {'within' if within else 'more than'} the {COSTS} aimed at."
     )
-    return Section("tries", "The tries", [Text(sentence), table, Text(METHOD)])
+    return Section(
+        "tries",
+        "The tries",
+        [Text(sentence), draw_tries(tries, opened["nats"]), table, Text(METHOD)],
+    )
 
 
 def main(words: Sequence[str] | None = None) -> None:

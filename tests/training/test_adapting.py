@@ -167,7 +167,7 @@ def test_what_cannot_be_frozen_or_untied_is_refused(tied):
         UserError, match="'optimiser.frozen' is .*'mlp'.*, expected embedding, head"
     ):
         make_recipe(optimiser={"frozen": ("mlp",)})
-    with pytest.raises(UserError, match="'start.untie' is for the head of a model to start from"):
+    with pytest.raises(UserError, match="'start.untie' is for a model to start from: name it"):
         make_recipe(start={"untie": True})
     with pytest.raises(UserError, match="do not go together: adapters leave both"):
         make_recipe(**start(tied, lora_rank=2) | {"optimiser": {"frozen": ("head",)}})

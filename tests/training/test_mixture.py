@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.commands import run as ask
-from tests.training.runs import CPU, make_recipe, run, take_steps
+from tests.training.runs import CPU, make_recipe, make_trainer, run, take_steps
 from tests.training.test_resume import same_tensors
 from unmask.base.config import SettingsError
 from unmask.base.errors import UserError
@@ -17,6 +17,7 @@ from unmask.data.corpus import save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.loading import save
 from unmask.training.build import prepare_job
 from unmask.training.checkpoints import list_checkpoints
 from unmask.training.data_settings import DataSettings, share_rows
@@ -157,3 +158,33 @@ def test_sources_with_two_tokenizers_are_refused(sources, tmp_path):
     own = sources["text"] | {"path": str(tmp_path / "text")}
     with pytest.raises(UserError, match="tokenizer"):
         prepare_job(make_recipe(**mix(sources | {"text": own}, facts=1, text=1)), CPU)
+
+
+def test_anchored_text_holds_the_start_in_place(sources, tmp_path):
+    """Text costs nothing at the start, and what facts move is drawn back; facts are as before."""
+    changes = mix(sources, facts=1, text=1) | {"objective": {}}
+    save(prepare_job(make_recipe(**changes), CPU).model, tmp_path / "start")
+    changes |= {"network": {"changes": {}}, "start": {"model": str(tmp_path / "start")}}
+    moved, records = {}, {}
+    for anchored in (True, False):
+        trainer, _ = run(
+            tmp_path / f"{anchored}", **changes | {"objective": {"anchored": anchored}}
+        )
+        records[anchored] = list(read_journal(tmp_path / f"{anchored}"))
+        judge = make_trainer(**changes | {"objective": {"anchored": True}})
+        judge.net.load_state_dict(trainer.net.state_dict())
+        judge.take_step()
+        moved[anchored] = judge.read_losses()[1]["text"]
+    assert records[True][0]["loss/text"] == 0 < moved[True] < 0.8 * moved[False]
+    assert records[True][0]["loss/facts"] == records[False][0]["loss/facts"]
+
+
+def test_anchored_causal_text_and_what_cannot_be_anchored(sources, tmp_path):
+    data = {"data": sources["text"], "kind": "causal"}
+    save(prepare_job(make_recipe(**data), CPU).model, tmp_path / "start")
+    data |= {"network": {"changes": {}}, "start": {"model": str(tmp_path / "start")}}
+    assert take_steps(make_trainer(**data, objective={"anchored": True}), 1) == [0.0]
+    with pytest.raises(UserError, match="anchored is for a masked cross-entropy and for next_tok"):
+        make_trainer(**data, objective={"anchored": True, "name": "fixed_orders", "orders": 2})
+    with pytest.raises(SettingsError, match="'objective.anchored' is for a model to start from"):
+        make_recipe(objective={"anchored": True})

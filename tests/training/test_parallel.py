@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,14 +21,35 @@ from unmask.training.parallel import World
 ROOT = Path(__file__).parents[2]
 
 
-def launch(*folders: Path, processes: int = 2) -> None:
-    """Run the worker in that many processes, here on the CPU over gloo."""
-    flags = ["--standalone", f"--nproc-per-node={processes}"]
-    worker = [sys.executable, "-m", "torch.distributed.run", *flags, parallel_worker.__file__]
+def launch_by_torchrun(*folders: Path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*worker, *folders], capture_output=True, text=True, env=environment)
+    words = [sys.executable, *words, parallel_worker.__file__, *map(str, folders)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def launch(*folders: Path) -> None:
+    """Run the worker in two processes on the CPU over gloo, without torchrun's own."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    shared = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    shared |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    words = [sys.executable, parallel_worker.__file__, *map(str, folders)]
+    workers = [
+        subprocess.Popen(
+            words,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    said = [worker.communicate()[1] for worker in workers]
+    assert not any(worker.returncode for worker in workers), "\n".join(said)[-4000:]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +96,7 @@ def test_two_processes_go_on_from_one_and_from_two(one, two, tmp_path):
     for how in ("ddp", "fsdp"):
         shutil.copytree(one / name, tmp_path / "from one" / how / name)
         shutil.copytree(two / how / name, tmp_path / "from two" / how / name)
-    launch(tmp_path / "from one", tmp_path / "from two")
+    launch_by_torchrun(tmp_path / "from one", tmp_path / "from two")
     for how in ("ddp", "fsdp"):
         losses = [[r["loss"] for r in read_journal(f / how)] for f in (tmp_path / "from one", two)]
         assert losses[0] == pytest.approx(losses[1][3:], rel=1e-6)

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+import unmask
 from tests.training.runs import CPU, make_recipe, take_steps
 from unmask.base.config import SettingsError
 from unmask.base.errors import UserError
@@ -31,6 +32,11 @@ from unmask.training.recipes_io import (
 from unmask.training.trainer import Trainer
 from unmask.training.validation import recall
 
+LATER = (
+    "preference-mdm", "smollm2-preference", "text-d3pm", "text-sedd", "text-duo", "text-cdcd",
+    "text-genmd4",
+)  # fmt: skip
+"""Recipes of later stages, and of kinds of noise that the toy has as well."""
 NARROW = ["network.preset=tiny", "network.changes.layers=1", "batch.micro=null", "batch.rows=2"]
 
 
@@ -52,6 +58,10 @@ def shrink(name: str, folder) -> list[str]:
             own = {"prompt": "The caves", "response": "are deep."}
             (folder / "pairs.jsonl").write_text(3 * (json.dumps(own) + "\n"))
             changes += [f"{key}.path={folder / 'pairs.jsonl'}", f"{key}.context=16"]
+        if data.source == "preferences":
+            own = {"prompt": "The caves", "chosen": "are deep.", "rejected": "sing."}
+            (folder / "both.jsonl").write_text(3 * (json.dumps(own) + "\n"))
+            changes += [f"{key}.path={folder / 'both.jsonl'}", f"{key}.context=16"]
         if data.source == "facts":
             save_corpus(corpus, folder / "corpus", tokenizer)
             changes += [f"{key}.path={folder / 'corpus'}", f"{key}.context=80"]
@@ -67,7 +77,7 @@ def shrink(name: str, folder) -> list[str]:
     return changes
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name not in LATER])
 def test_every_shipped_recipe_takes_a_step(name, tmp_path):
     recipe = read_recipe(name, shrink(name, tmp_path))
     trainer = Trainer(prepare_job(recipe, CPU))
@@ -77,6 +87,28 @@ def test_every_shipped_recipe_takes_a_step(name, tmp_path):
     assert int(trainer.guard.skipped) == 0
     moved = [key for key, x in trainer.tensors().items() if not x.equal(before[key])]
     assert any(key.startswith("net.") for key in moved)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_stages_and_kinds_are_trained_resumed_and_sampled(name, tmp_path):
+    """A run that stops after its first step ends as one that does not, and its model writes."""
+    changes = [*shrink(name, tmp_path), "cadence.checkpoint=1", "machine.compile=off"]
+    recipe = read_recipe(name, changes)
+    whole = Trainer(prepare_job(recipe, CPU))
+    run_loop(whole, tmp_path / "whole")
+    begun = Trainer(prepare_job(recipe, CPU))
+    begun.take_step()
+    resumed = Trainer(prepare_job(recipe, CPU))
+    for key, tensor in resumed.tensors().items():
+        tensor.copy_(begun.tensors()[key])
+    resumed.restore(begun.snapshot())
+    resumed.take_step()
+    for key, tensor in resumed.tensors().items():
+        assert tensor.equal(whole.tensors()[key]), key
+    model = unmask.load(tmp_path / "whole" / "model", device="cpu")
+    clamped = {"clamp": True} if model.kind == "gaussian" else {}
+    drawn = unmask.sample(model, "The caves", steps=2, length=12, **clamped)
+    assert drawn.tokens.shape == (1, 12)
 
 
 def test_shipped_recipes_are_those_promised():

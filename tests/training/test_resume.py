@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import unmask
+from tests.commands import run as command
 from tests.training.runs import make_recipe, make_trainer, run, spoil
 from unmask.base.errors import UserError
 from unmask.cli.main import app
@@ -21,6 +23,7 @@ from unmask.training.checkpoints import find_newest, list_checkpoints
 from unmask.training.journal import read_journal
 from unmask.training.loop import Hooks, run_loop
 from unmask.training.run import read_checkpoint
+from unmask.training.trainer import Trainer
 
 KINDS = {
     "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
@@ -160,30 +163,47 @@ def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
     assert torch.equal(batch["0.tokens"], trainer.feed(2)[0].inputs.batch.tokens)
 
 
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.prove)],
-)
-def test_signals_save_and_leave(number, status, tmp_path):
+SMALL = ["data={source: reversal, facts: 2, vocab: 600, context: 80}", "batch.rows=4",
+         "network={preset: tiny, changes: {layers: 1}}", "budget.steps=100000",
+         "cadence={log: 1, checkpoint: 0, facts: 0, samples: 0}", "--device", "cpu"]  # fmt: skip
+
+
+def check_left(done: subprocess.CompletedProcess[str], status: int, out: Path) -> None:
+    assert done.returncode == status, done.stderr
+    assert f"go on with: unmask train --resume {out}" in done.stdout
+    assert "Traceback" not in done.stderr
+    (saved,) = list_checkpoints(out / "checkpoints")
+    assert int(saved.name[5:]) == read_journal(out)[-1]["step"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_save_and_leave(number, status, tmp_path, monkeypatch):
+    take = Trainer.take_step
+
+    def take_step(self: Trainer) -> None:
+        if self.progress.step == 3:
+            signal.raise_signal(number)
+        take(self)
+
+    monkeypatch.setattr(Trainer, "take_step", take_step)
     out = tmp_path / "run"
-    words = ["data={source: reversal, facts: 2, vocab: 600, context: 80}", "batch.rows=4",
-             "network={preset: tiny, changes: {layers: 1}}", "budget.steps=100000",
-             "cadence={log: 1, checkpoint: 0, facts: 0, samples: 0}"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "unmask", "train", "reversal-ar", *words, "--out", str(out),
-         "--device", "cpu"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"COLUMNS": "200"},
-    )  # fmt: skip
+    check_left(command("train", "reversal-ar", *SMALL, "--out", out, columns=200), status, out)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_from_another_process_save_and_leave(number, status, tmp_path):
+    out = tmp_path / "run"
+    words = [sys.executable, "-m", "unmask", "train", "reversal-ar", *SMALL, "--out", str(out)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=os.environ | {"COLUMNS": "200"})  # fmt: skip
     deadline = time.monotonic() + 120
     while len(read_journal(out)) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(number)
     said, error = process.communicate(timeout=300)
-    assert process.returncode == status, error
-    assert f"go on with: unmask train --resume {out}" in said and "Traceback" not in error
-    (saved,) = list_checkpoints(out / "checkpoints")
-    assert int(saved.name[5:]) == read_journal(out)[-1]["step"]
+    done = subprocess.CompletedProcess(words, process.returncode, said, error)
+    check_left(done, status, out)
 
 
 def test_patience_counts_steps_between_records(tmp_path):

@@ -49,6 +49,9 @@ class Masked(Process):
         "score_entropy",
         "fixed_rate",
         "suffix",
+        "preference",
+        "by_token",
+        "joint",
     )
     sampler: ClassVar[Sampler] = "unmasking"
     masks_evenly: ClassVar[bool] = True

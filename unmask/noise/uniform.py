@@ -51,7 +51,7 @@ class Uniform(TokensFirst):
     schedule: Schedule = field(default_factory=LinearSchedule)
     mixture: bool = False
     scores: bool = False
-    objectives: ClassVar[tuple[str, ...]] = ("bound", "score_entropy")
+    objectives: ClassVar[tuple[str, ...]] = ("bound", "score_entropy", "curriculum")
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)

@@ -1,6 +1,7 @@
 """A batch of rows to learn from, the times they are noised at, and which positions count."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+
+RowReading = Literal["both", "causal", "diffusion"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Batch:
     """Answers of K other lines of facts, laid out where each row's own answer stands."""
     kept: Bool[Tensor, "B L"] | None = None
     """Beginnings of texts, which are never noised; None where all is noised alike."""
+    reading: RowReading = "both"
+    """Which reading of the network learns these rows, under the objective `joint`."""
+    rejected: "Batch | None" = None
+    """Where rows are preferred responses: the others, to the same prompts."""
 
     @property
     def positions(self) -> Int[Tensor, "L"]:
@@ -56,7 +63,9 @@ class Batch:
     def select(self, rows: slice | list[int]) -> "Batch":
         """Some of the rows."""
         more = (self.prompt_length, self.length, self.entities, self.foreign, self.kept)
-        return Batch(self.tokens[rows], *(None if each is None else each[rows] for each in more))
+        chosen = (None if each is None else each[rows] for each in more)
+        others = None if self.rejected is None else self.rejected.select(rows)
+        return Batch(self.tokens[rows], *chosen, self.reading, others)
 
     def truncate(self, length: int) -> "Batch":
         """The first `length` positions of every row."""
@@ -64,7 +73,8 @@ class Batch:
         kept = (None if end is None else end.clamp(max=length) for end in ends)
         foreign = None if self.foreign is None else self.foreign[..., :length]
         beginnings = None if self.kept is None else self.kept[:, :length]
-        return Batch(self.tokens[:, :length], *kept, foreign, beginnings)
+        others = None if self.rejected is None else self.rejected.truncate(length)
+        return Batch(self.tokens[:, :length], *kept, foreign, beginnings, self.reading, others)
 
 
 def draw_times(

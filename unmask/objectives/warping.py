@@ -7,6 +7,7 @@ leave_one_out   gradients of what noise is drawn from (Shi et al. 2024, 2406.043
 """
 
 import math
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
@@ -95,6 +96,21 @@ def keep_uniform(alpha: Float[Tensor, "*B"], num_tokens: int) -> Float[Tensor, "
     log_below = torch.special.log_ndtr(nodes + shift[..., None])
     hit = (weights * ((num_tokens - 1) * log_below).exp()).sum(-1)
     return ((num_tokens * hit - 1) / (num_tokens - 1)).clamp(0.0, 1.0)
+
+
+def find_signal(t: Float[Tensor, "B"], num_tokens: int) -> Float[Tensor, "B"]:
+    """alpha of gaussian noise at which uniform noise is about as strong as linear noise at t."""
+    grid, kept = (x.to(t.device) for x in _tabulate_signal(num_tokens))
+    place = torch.searchsorted(kept, (1 - t.double()).contiguous()).clamp(1, len(grid) - 1)
+    low, high = kept[place - 1], kept[place]
+    share = ((1 - t.double() - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
+    return grid[place - 1] + share * (grid[place] - grid[place - 1])
+
+
+@cache
+def _tabulate_signal(num_tokens: int) -> tuple[Tensor, Tensor]:
+    grid = torch.linspace(0, 0.999, 512, dtype=torch.float64)
+    return grid, keep_uniform(grid, num_tokens)
 
 
 def soften(

@@ -17,11 +17,16 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
+from unmask.training.anchored import AnchoredObjective
+from unmask.training.changing import add_learned_noise
 from unmask.training.examples import keep_beginnings
+from unmask.training.joint import JointObjective
 from unmask.training.learner import freeze_named, freeze_unreached
 from unmask.training.losses import Objective, make_objective, make_registered
 from unmask.training.mixture import Mixture, read_mixture
+from unmask.training.objective_settings import PREFERENCE
 from unmask.training.parallel import World
+from unmask.training.preference import PreferenceObjective
 from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
 from unmask.training.tables import OBJECTIVES
@@ -82,6 +87,7 @@ def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
         add_adapters(model.net, recipe.start.lora_rank, recipe.start.lora_alpha, seed)
     else:
         model.net.requires_grad_(True)
+    add_learned_noise(model.net, recipe.objective)
     freeze_unreached(model.net, recipe.paradigm)
     freeze_named(model.net, recipe.optimiser.frozen)
     model.net.to(world.device).train()
@@ -89,10 +95,16 @@ def prepare_job(recipe: Recipe, world: World) -> TrainingJob:
     if recipe.objective_name != "next_token":
         examples = examples.change(lambda part: keep_beginnings(part, model))
     end_id = examples.tokenizer.end_id
-    if recipe.objective_name in OBJECTIVES.own:
+    if recipe.objective_name == "joint":
+        objective = JointObjective.make(recipe, model)
+    elif recipe.objective_name == PREFERENCE:
+        objective = PreferenceObjective.make(recipe, model)
+    elif recipe.objective_name in OBJECTIVES.own:
         objective = make_objective(recipe, model.blueprint, end_id, model.tokenizer)
     else:
         objective = make_registered(recipe, model)
+    if recipe.objective.anchored:
+        objective = AnchoredObjective.wrap(objective, model.net)
     return TrainingJob(recipe, examples, model, objective, world, dtype)
 
 

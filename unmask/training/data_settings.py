@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from unmask.base.config import build
+from unmask.objectives.batch import RowReading
 
 MIXTURE = "mixture"
-PAIRS = "pairs"
-TEXTS = ("text", PAIRS)
+PAIRS, PREFERENCES = "pairs", "preferences"
+TEXTS = ("text", PAIRS, PREFERENCES)
 """Sources whose rows hold no facts."""
 _SHARED = ("context", "tokenizer", "split", "seed")
 """What a mixture says for all of its sources."""
@@ -19,13 +20,15 @@ class DataSettings:
 
     source: str
     """`reversal` (made in place), `facts` (a corpus folder, Berglund's, or a file), `text` (token
-    shards), `pairs` (a file of prompts and responses), `mixture` (of `sources`), or a source that
-    the caller adds."""
+    shards), `pairs` (a file of prompts and responses), `preferences` (of prompts with a chosen and
+    a rejected one), `mixture` (of `sources`), or a source that the caller adds."""
     sources: dict = field(default_factory=dict, hash=False)
     """A mixture's sources by name. Each has settings such as these, and a `share`; what it does not
     say of `context`, `tokenizer`, `split` and `seed` is said here."""
     share: float = 1.0
     """In a mixture: how many of a step's rows come from here, beside the shares of the others."""
+    reading: RowReading = "both"
+    """Under the objective `joint`, which reading of the network learns these rows."""
     path: str | None = None
     split: str = "train"
     """The split of a corpus: `train`, or `choose` while settings are being chosen."""
@@ -92,8 +95,9 @@ def find_data_problems(data: DataSettings, rows: int, response_only: bool) -> It
     parts = list_parts(data)
     for name, part in parts.items():
         where = f"data.sources.{name}"
-        if part.source == MIXTURE:
-            yield f"'{where}.source' is a mixture: expected a source of rows"
+        if part.source in (MIXTURE, PREFERENCES):
+            what = "a mixture" if part.source == MIXTURE else part.source
+            yield f"'{where}.source' is {what}: expected a source of single rows"
         if part.share <= 0:
             yield f"'{where}.share' is {part.share}, expected more than 0"
             return

@@ -15,14 +15,14 @@ from unmask.base.seeds import derive_seed
 from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
-from unmask.data.pairs import encode_pairs, read_pairs
+from unmask.data.pairs import encode_pairs, read_pairs, read_preferences
 from unmask.data.shards import Shards, Windows
 from unmask.data.sources import WORD_CORPORA, choose_trained, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.unknown import describe_unknown
 from unmask.net.model import Model
 from unmask.objectives.batch import Batch
-from unmask.training.data_settings import PAIRS, DataSettings
+from unmask.training.data_settings import PAIRS, PREFERENCES, DataSettings
 
 _ROWS_AT_ONCE = 1024
 _MADE = {
@@ -30,7 +30,7 @@ _MADE = {
     "sealed": "unmask.experiments.planted.corpus:make_sealed_corpus",
 }
 """Corpora made in place, whose tokenizer is learned from their lines, and what makes each."""
-_READ = ("facts", "text", PAIRS)
+_READ = ("facts", "text", PAIRS, PREFERENCES)
 _FOREIGN = 8
 """Other lines whose answers a line may be contaminated with."""
 
@@ -62,7 +62,8 @@ class Examples:
     def _list_rows(self) -> Iterator[object]:
         for first in range(0, self.num_rows, _ROWS_AT_ONCE):
             batch = self.take(range(first, min(first + _ROWS_AT_ONCE, self.num_rows)))
-            for tensor in (batch.tokens, batch.prompt_length, batch.length):
+            others = [] if batch.rejected is None else [batch.rejected.tokens]
+            for tensor in (batch.tokens, batch.prompt_length, batch.length, *others):
                 yield None if tensor is None else memoryview(tensor.contiguous().numpy()).cast("B")
 
 
@@ -107,14 +108,14 @@ def read_examples(
         known = Tokenizer.load(data.tokenizer, mask="if any")
     if data.source in _MADE:
         corpus = resolve_name(_MADE[data.source])(data.facts, data.seed)
-        return _lay_out(corpus, corpus[data.split], data, known, has_foreign)
+        return lay_out_rows(corpus, corpus[data.split], data, known, has_foreign)
     if data.source in WORD_CORPORA:
         corpus = WORD_CORPORA[data.source](data.facts, data.seed)
         known = known or Tokenizer.of_words(corpus.training_texts())
-        return _lay_out(corpus, corpus[data.split], data, known, has_foreign)
+        return lay_out_rows(corpus, corpus[data.split], data, known, has_foreign)
     if data.path is None:
         raise UserError(f"data.source {data.source} needs data.path: the folder or file to read.")
-    if data.source == PAIRS:
+    if data.source in (PAIRS, PREFERENCES):
         return _answer(data, known)
     read = read_source(data.path)
     if isinstance(read, Shards) != (data.source == "text"):
@@ -126,7 +127,7 @@ def read_examples(
     known = known or read_own_tokenizer(data.path)
     corpus = read if isinstance(read, Corpus) else None
     facts = read[data.split] if isinstance(read, Corpus) else choose_trained(data.path, read)
-    return _lay_out(corpus, facts, data, known, has_foreign)
+    return lay_out_rows(corpus, facts, data, known, has_foreign)
 
 
 def _take_made(
@@ -143,7 +144,7 @@ def _take_made(
         )
     if data.tokenizer is not None:
         own = Tokenizer.load(data.tokenizer, mask="if any")
-    return _lay_out(corpus, corpus[data.split], data, known or own, has_foreign)
+    return lay_out_rows(corpus, corpus[data.split], data, known or own, has_foreign)
 
 
 def find_prompt(examples: Examples, split: str, needed: bool) -> str:
@@ -160,7 +161,7 @@ def find_prompt(examples: Examples, split: str, needed: bool) -> str:
     return next((x for x in texts if any(map(str.isalnum, x)) and "\ufffd" not in x), "")
 
 
-def _lay_out(
+def lay_out_rows(
     corpus: Corpus | None,
     facts: Sequence[Fact],
     data: DataSettings,
@@ -208,20 +209,29 @@ def _choose_facts(facts: Sequence[Fact], data: DataSettings) -> list[Fact]:
 
 
 def _answer(data: DataSettings, known: Tokenizer | None) -> Examples:
-    """Prompts with their responses as rows; those longer than the context are left out."""
-    path = str(data.path)
-    pairs = list(read_pairs(path, known.chat if known else None))
+    """Prompts with their responses as rows; those longer than the context are left out.
+
+    Of preferences, rows of chosen responses come with those of the rejected ones.
+    """
+    path, together = str(data.path), 1
+    if data.source == PREFERENCES:
+        together = 2
+        pairs = [x for both in read_preferences(path) for x in (both.chosen, both.rejected)]
+    else:
+        pairs = list(read_pairs(path, known.chat if known else None))
     texts = [pair.prompt + pair.response for pair in pairs]
     tokenizer = known or Tokenizer.train(texts, data.vocab)
-    rows = encode_pairs(pairs, tokenizer, data.context)
+    rows = encode_pairs(pairs, tokenizer, data.context, together)
 
     def take(numbers: Sequence[int]) -> Batch:
-        chosen = torch.tensor(numbers)
-        return Batch(rows.tokens[chosen], rows.prompt_length[chosen], rows.length[chosen])
+        sides = [together * torch.tensor(numbers) + side for side in range(together)]
+        made = [Batch(rows.tokens[x], rows.prompt_length[x], rows.length[x]) for x in sides]
+        return made[0] if together == 1 else replace(made[0], rejected=made[1])
 
-    longer = f" without {rows.left_out} longer than {data.context} tokens" if rows.left_out else ""
+    left_out, number = rows.left_out // together, len(rows.tokens) // together
+    longer = f" without {left_out} longer than {data.context} tokens" if left_out else ""
     unknown = describe_unknown(tokenizer, texts)
-    return Examples(f"{path}{longer}", len(rows.tokens), tokenizer, take, unknown=unknown)
+    return Examples(f"{path}{longer}", number, tokenizer, take, unknown=unknown)
 
 
 def _cut(shards: Shards, data: DataSettings, known: Tokenizer | None) -> Examples:

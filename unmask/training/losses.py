@@ -1,12 +1,10 @@
 """The training objective of each kind: how a batch is prepared on the CPU, and its loss."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -18,7 +16,7 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import Process
 from unmask.noise.processes import make_process
 from unmask.noise.schedules import Schedule
-from unmask.objectives.batch import Batch, allow_noise
+from unmask.objectives.batch import Batch
 from unmask.objectives.discrete import (
     NoisedTokens,
     noise_tokens,
@@ -43,86 +41,14 @@ from unmask.objectives.rearranged import (
     reorder,
     run_beside_clean,
 )
-from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
+from unmask.objectives.targets import hidden_targets, next_targets, targets_loss
 from unmask.objectives.vectors import Form, gaussian_loss
-from unmask.training.recipe import ObjectiveSettings, Recipe
+from unmask.objectives.warping import TimeWarp
+from unmask.training.changing import CHANGING, WARP
+from unmask.training.objective import LossInputs, Objective
+from unmask.training.objective_settings import ObjectiveSettings
+from unmask.training.recipe import Recipe
 from unmask.training.tables import OBJECTIVES
-
-
-@dataclass(frozen=True)
-class LossInputs:
-    """The inputs of one forward pass, made on the CPU and moved to the device together."""
-
-    batch: Batch
-    """As the network sees it where there are targets, clean where the loss noises on the device."""
-    t: Float[Tensor, "B"]
-    targets: Targets | None = None
-    streams: RowStreams | None = None
-    sees: Bool[Tensor, "L L"] | None = None
-    positions: Int[Tensor, "B L"] | None = None
-    """Positions of the tokens, where they do not stand in their order."""
-
-    def to(self, device: torch.device) -> "LossInputs":
-        """These inputs on a device, without waiting for the copies."""
-        if self.batch.tokens.device.type == device.type:
-            return self
-
-        def move(x: Tensor) -> Tensor:
-            x = x.pin_memory() if device.type == "cuda" else x
-            # Times are float64, which not every device has.
-            x = x.float() if device.type == "mps" and x.dtype == torch.float64 else x
-            return x.to(device, non_blocking=True)
-
-        batch, targets, streams = self.batch, self.targets, self.streams
-        more = (batch.prompt_length, batch.length, None, None, batch.kept)
-        if targets is not None:
-            targets = Targets(move(targets.at), move(targets.tokens), move(targets.weights))
-        if streams is not None:
-            streams = RowStreams(move(streams.keys), streams.pace)
-        return LossInputs(
-            Batch(move(batch.tokens), *(None if x is None else move(x) for x in more)),
-            move(self.t),
-            targets,
-            streams,
-            *(None if x is None else move(x) for x in (self.sees, self.positions)),
-        )
-
-
-@dataclass(frozen=True)
-class Objective(ABC):
-    """What is minimised: the inputs that are made of a batch, and the loss on them.
-
-    Unless one says otherwise, all tokens that may be noised are learned, and alike.
-    """
-
-    settings: ObjectiveSettings
-
-    @classmethod
-    def make(cls, recipe: Recipe, model: Model) -> Self:
-        """The objective of a recipe; for classes of other packages, which may need more."""
-        return cls(recipe.objective)
-
-    @abstractmethod
-    def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> LossInputs:
-        """The inputs of the loss: the batch noised at times t, or what noises it on the device."""
-
-    @abstractmethod
-    def loss(self, net: Transformer, inputs: LossInputs) -> Float[Tensor, ""]:
-        """The loss, with a gradient."""
-
-    @property
-    def noising(self) -> tuple[bool, bool, float, float]:
-        """What may be noised (responses only, filling), how often prompts and entities whole."""
-        own = self.settings
-        return own.response_only, own.filling, own.drop_prompt, own.whole_entities
-
-    def find_learnable(self, batch: Batch) -> Bool[Tensor, "B L"]:
-        """True on the tokens that may have to be predicted."""
-        return allow_noise(batch, self.settings.response_only, self.settings.filling)
-
-    def count(self, batch: Batch) -> float:
-        """How many terms the loss of this batch is the mean of, so that parts of a step add up."""
-        return float(self.find_learnable(batch).sum())
 
 
 @dataclass(frozen=True)
@@ -260,8 +186,9 @@ class ProcessObjective(Objective):
     process: Process
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
-        noised = noise_tokens(self.process, batch, t, streams, None, *self.noising[:3])
-        return LossInputs(replace(batch, tokens=noised.xt), t, noised.targets)
+        steps = self.settings.noise_steps
+        noised = noise_tokens(self.process, batch, t, streams, steps, *self.noising[:3])
+        return LossInputs(replace(batch, tokens=noised.xt), noised.t, noised.targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None
@@ -269,7 +196,8 @@ class ProcessObjective(Objective):
         if isinstance(self.process, Masked) and self.process.masks_evenly:
             nll = targets_score_entropy(net, self.process, noised)
             return (inputs.targets.weights * nll).sum()
-        return process_targets_loss(net, self.process, noised)[0]
+        steps, auxiliary = self.settings.noise_steps, self.settings.auxiliary
+        return process_targets_loss(net, self.process, noised, steps, auxiliary)[0]
 
 
 @dataclass(frozen=True)
@@ -290,7 +218,14 @@ class GaussianObjective(Objective):
         assert inputs.streams is not None
         noised = (inputs.batch, inputs.t, inputs.streams)
         settings = (self.settings.self_condition, *self.noising[:2], self.evidence)
-        return gaussian_loss(net, *noised, self.schedule, self.form, *settings)[0]
+        if not self.settings.warped:
+            return gaussian_loss(net, *noised, self.schedule, self.form, *settings)[0]
+        warp = net.get_submodule(WARP)
+        assert isinstance(warp, TimeWarp)
+        times = warp.draw(inputs.t)
+        noised = (inputs.batch, times, inputs.streams)
+        loss, terms = gaussian_loss(net, *noised, self.schedule, self.form, *settings)
+        return loss + warp.fit_loss(times, terms.mean(-1))
 
 
 @dataclass(frozen=True)
@@ -342,7 +277,7 @@ def make_objective(
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id, tokenizer)
     is_even = isinstance(process, Masked) and process.masks_evenly
-    is_other = not is_even or name in ("suffix", "score_entropy")
+    is_other = not is_even or name in ("suffix", "score_entropy", *CHANGING)
     if settings.clean_blocks and (is_other or blueprint.config.block is None):
         raise UserError(
             f"objective.clean_blocks was given with the objective {name}: expected a masked "
@@ -353,6 +288,8 @@ def make_objective(
     if isinstance(process, Masked) and not is_other:
         weighting = get_weighting(name, settings.rate)
         return MaskedObjective(settings, process, weighting, blueprint.shift)
+    if name in CHANGING:
+        return CHANGING[name].of(settings, process)
     return ProcessObjective(settings, process)
 
 
@@ -393,7 +330,7 @@ def min_length(batch: Batch, recipe: Recipe) -> int:
     Where prompts are not learned, one token more than the longest; a causal model never learns a
     row's first token.
     """
-    least = 2 if recipe.paradigm.predicts_next else 1
+    least = 2 if recipe.paradigm.predicts_next or recipe.objective_name == "joint" else 1
     after_prompts = recipe.objective.response_only or recipe.objective_name == "smdm_sft"
     if after_prompts and batch.prompt_length is not None:
         least = max(least, int(batch.prompt_length.max()) + 1)

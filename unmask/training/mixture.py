@@ -8,7 +8,7 @@ import torch
 from unmask.base.errors import UserError
 from unmask.data.corpus import Corpus
 from unmask.data.tokenizer import Tokenizer
-from unmask.objectives.batch import Batch
+from unmask.objectives.batch import Batch, RowReading
 from unmask.training.data_settings import DataSettings, list_parts
 from unmask.training.examples import Examples, read_examples
 
@@ -73,7 +73,8 @@ def read_mixture(
     """
     settings, parts = list_parts(data), dict[str, Examples]()
     for name, data in settings.items():
-        parts[name] = part = read_examples(data, known, has_foreign)
+        part = read_examples(data, known, has_foreign)
+        parts[name] = part if data.reading == "both" else assign_reading(part, data.reading)
         known = known or part.tokenizer
         own, others = map(_count_tokens, (part.tokenizer, known))
         if own != others:
@@ -88,6 +89,15 @@ def read_mixture(
 def _count_tokens(tokenizer: Tokenizer) -> int:
     """Without a mask behind the vocabulary, which is the model's."""
     return tokenizer.vocab_size - (tokenizer.mask_id == tokenizer.vocab_size - 1)
+
+
+def assign_reading(examples: Examples, reading: RowReading) -> Examples:
+    """The examples as rows that one reading of the network learns."""
+
+    def take(numbers: Sequence[int]) -> Batch:
+        return replace(examples.take(numbers), reading=reading)
+
+    return replace(examples, take=take)
 
 
 def fill_in(examples: Examples) -> Examples:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass
+from operator import attrgetter
 from typing import Literal, get_type_hints
 
 from unmask.base.config import LARGEST, SettingsError, check_values
@@ -9,29 +10,35 @@ from unmask.base.plugins import describe_plugins
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.noise.processes import find_noise_problems
 from unmask.noise.settings import NoiseConfig
-from unmask.objectives.masked import SubjectRule
 from unmask.training.data_settings import (
+    PREFERENCES,
     TEXTS,
     DataSettings,
     find_data_problems,
     list_parts,
     share_rows,
 )
+from unmask.training.objective_settings import (
+    PREFERENCE,
+    ObjectiveSettings,
+    find_preference_problems,
+)
 from unmask.training.tables import OBJECTIVES, OPTIMISERS
 
 _LONGER = {"masked_copy": (2, 1), "permuted": (2, 0)}
 """Objectives whose rows are longer than the data's: so many times, and so many tokens more."""
-_MASKED = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "fixed_rate")
+_MASKED = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "fixed_rate", "joint")
 """Objectives of masked noise in which any position may be masked, and is then predicted."""
 
 _ABOVE_0 = """
 budget.steps budget.tokens budget.minutes batch.rows data.context optimiser.rate network.scale
 cadence.log cadence.keep guards.patience optimiser.eps cadence.sampling_steps data.facts data.vocab
 start.lora_alpha batch.micro start.lora_rank objective.rate objective.orders optimiser.clip
-guards.spike"""
+guards.spike objective.diffusion_weight objective.beta objective.masks
+objective.noise_steps objective.softness"""
 _FROM_0 = """
 cadence.checkpoint cadence.evaluate cadence.facts cadence.samples optimiser.decay guards.settle
-schedule.warmup start.open_over data.seed"""
+schedule.warmup start.open_over data.seed objective.auxiliary"""
 _SHARES = """
 objective.drop_prompt objective.self_condition objective.mask_inputs network.dropout
 objective.contaminated objective.whole_entities objective.short schedule.floor schedule.decay
@@ -72,44 +79,6 @@ class StartSettings:
     lora_rank: int | None = None
     """Train low-rank additions to the layers' matrices instead of the weights."""
     lora_alpha: float = 16.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectiveSettings:
-    """What is minimised, and over which positions."""
-
-    name: str = "auto"
-    rate: float | None = None
-    """The share of positions that `fixed_rate` masks."""
-    subject: SubjectRule = "usual"
-    """Under masked noise, whether the entity that stands first in a fact's line is never masked,
-    masked without loss, or never masked while the other one is."""
-    response_only: bool = False
-    """Fine-tuning: prompts are given, never noised or predicted."""
-    filling: bool = True
-    """Whether the end tokens after the one that closes a row are learned as well."""
-    drop_prompt: float = 0.0
-    """Chance that a row's whole prompt is hidden, for standard guidance."""
-    contaminated: float = 0.0
-    """The chance that a fact's row under masked noise shows tokens of another line's answer among
-    its own. What it has to predict stays its own."""
-    whole_entities: float = 0.0
-    """The chance that in a fact's row under masked noise all tokens of the subject are masked
-    together or not at all, and all of the object likewise."""
-    short: float = 0.0
-    """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length), never
-    so short that nothing is left to learn."""
-    antithetic: bool = True
-    """Times spread evenly over the rows of a step, all processes and micro-batches together."""
-    self_condition: float = 0.5
-    """Gaussian: chance that a row sees its own first guess."""
-    clean_blocks: bool = False
-    """Masked networks with blocks: those before a noised one are read clean, as when a text is
-    written block by block (BD3-LM); a step then costs twice as much."""
-    mask_inputs: float = 0.0
-    """The chance that a token is read as a mask under `next_token`; what is predicted stays."""
-    orders: int | None = None
-    """How many orders `fixed_orders` has; the first is from left to right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,10 +293,23 @@ class Recipe:
         return max(1, self.budget.tokens // self.step_tokens)
 
     @property
+    def copies(self) -> int:
+        """Rows that the network reads at once of each row of a batch."""
+        return 2 * self.objective.masks if self.objective_name == PREFERENCE else 1
+
+    @property
     def passes(self) -> int:
         """Forward passes that a step costs: a backward is two, hints and clean blocks are more."""
+        if self.objective_name == PREFERENCE:
+            return 4 * self.copies  # the start's own is one
         is_hinted = self.paradigm.noises_vectors and self.objective.self_condition > 0
-        return 6 if self.objective.clean_blocks else 4 if is_hinted else 3
+        return 6 if self.objective.clean_blocks else 4 if is_hinted else 3 * self.readings
+
+    @property
+    def readings(self) -> int:
+        """How many readings of the network learn a row, at most: each has a pass of its own."""
+        both = any(part.reading == "both" for part in self.parts.values())
+        return 2 if both and self.objective_name == "joint" else 1
 
     def _problems(self) -> Iterator[str]:
         yield from list(find_unknown(self.kind)) or self._find_misfits()
@@ -371,6 +353,18 @@ class Recipe:
             if is_set and (not is_masked or self.data.source in TEXTS):
                 known = ", ".join(_MASKED)
                 yield f"'objective.{name}' is for facts and masked models that minimise {known}"
+        if self.objective.warped and not self.paradigm.noises_vectors:
+            yield "'objective.warped' is for gaussian noise"
+        has_steps = self.objective.noise_steps is not None or self.objective.auxiliary
+        if has_steps and (self.paradigm.sampler != "ancestral" or self.objective_name != "bound"):
+            yield (
+                "'objective.noise_steps' and 'objective.auxiliary' are for the bound of uniform "
+                "and hybrid noise"
+            )
+        named = [entry for entry in self.data.sources.values() if isinstance(entry, dict)]
+        readings = {self.data.reading, *(entry.get("reading", "both") for entry in named)}
+        if self.objective_name != "joint" and readings != {"both"}:
+            yield "'data.reading' is for the objective joint, which has two readings"
         if self.objective.mask_inputs and self.objective_name != "next_token":
             yield "'objective.mask_inputs' is for causal models that minimise next_token"
         if (self.objective.orders is None) == (self.objective_name == "fixed_orders"):
@@ -379,21 +373,20 @@ class Recipe:
         cut = self.objective_name == "suffix"
         if self.objective.drop_prompt and (scored or cut or not self.paradigm.has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"
+        given = (self.data.source == PREFERENCES, self.start.model is not None)
+        yield from find_preference_problems(self.objective, self.objective_name, *given)
         if self.start.shift and (scored or not self.paradigm.masks_evenly):
             yield "'start.shift' is for masked models that started as causal ones"
         if self.start.open_over and (self.start.model is None or not self.paradigm.sees_later):
             yield "'start.open_over' is for a diffusion model that starts from a causal one"
-        if self.start.untie and self.start.model is None:
-            yield (
-                "'start.untie' is for the head of a model to start from: name it by 'start.model', "
-                "or set 'tied: false' in 'network.changes'"
-            )
+        for name in ("start.untie", "start.lora_rank", "objective.anchored"):
+            value = attrgetter(name)(self)
+            if self.start.model is None and value is not None and value is not False:
+                yield f"{name!r} is for a model to start from: name it by 'start.model'"
         if not set(self.optimiser.frozen) <= {"embedding", "head"}:
             yield f"'optimiser.frozen' is {self.optimiser.frozen}, expected embedding, head or both"
         if self.optimiser.frozen and self.start.lora_rank is not None:
             yield "'optimiser.frozen' and 'start.lora_rank' do not go together: adapters leave both"
-        if self.start.lora_rank is not None and self.start.model is None:
-            yield "'start.lora_rank' adds to a trained model: name it by 'start.model'"
         if self.machine.parallel == "fsdp" and self.optimiser.name == "muon":
             yield "'optimiser.name' muon works on whole matrices, which fsdp cuts up: use ddp"
         if self.start.model is not None and (self.network.changes or self.network.scale != 1):

@@ -2,6 +2,7 @@
 
 import time
 from functools import cache
+from math import isqrt
 
 import torch
 
@@ -62,16 +63,19 @@ def estimate_bytes(config: NetConfig, recipe: Recipe, rows: int, short: bool) ->
     # AdamW has two moments of every number, Muon one of the layers' matrices.
     moments = 8 * learned - 4 * _count_muons(config, recipe)
     width = 2 if short else 4
-    tokens = rows * recipe.input_length
+    tokens = rows * recipe.input_length * recipe.readings * recipe.copies
     qkv = (config.heads + 2 * config.kv) * config.head_dim
     # Two streams and their norms, queries to values, mixture, gate, up and their product.
     layer = 8 * config.width + width * (3 * config.width + qkv + 3 * config.widest_mlp)
     kept = 4 * config.width if recipe.machine.recompute else layer
     once = layer if recipe.machine.recompute else 0
     logits = min(tokens, CHUNK) * config.logit_rows * (width + 4)
+    has_start = recipe.objective.anchored or recipe.copies > 1
+    if has_start:  # of the network and of its start, not in chunks
+        logits = tokens * config.logit_rows * 4 * 4
     head = 0 if recipe.start.lora_rank is not None else 4 * config.logit_rows * config.width
     return {
-        "weights": 4 * parameters + (2 * parameters if short else 0),
+        "weights": 4 * parameters * (1 + has_start) + (2 * parameters if short else 0),
         "gradients": 4 * learned,
         "optimiser": moments + (4 * learned if recipe.optimiser.ema is not None else 0),
         "activations": tokens * (config.layers * kept + once),
@@ -108,8 +112,8 @@ def _count_muons(config: NetConfig, recipe: Recipe) -> int:
 
 def advise_on_memory(recipe: Recipe, micro: int, rows: int) -> str:
     """What to try where `micro` of a process's `rows` at once were too many."""
-    smaller = [number for number in range(1, micro) if rows % number == 0]
-    advice = [f"try batch.micro={smaller[-1]}"] if smaller else []
+    smaller = [number for number in _list_divisors(rows) if number < micro]
+    advice = [f"try batch.micro={max(smaller)}"] if smaller else []
     if not recipe.machine.recompute:
         advice.append("machine.recompute=true" if smaller else "try machine.recompute=true")
     return ", or ".join(advice) or "use a smaller network or a shorter data.context"
@@ -119,8 +123,13 @@ def suggest_micro(config: NetConfig, recipe: Recipe, short: bool, room: int) -> 
     """The most rows a forward pass may have in that much memory; None where not even one fits."""
     fits = [
         rows
-        for rows in range(1, recipe.batch.rows + 1)
-        if recipe.batch.rows % rows == 0
-        and sum(estimate_bytes(config, recipe, rows, short).values()) <= room
+        for rows in _list_divisors(recipe.batch.rows)
+        if sum(estimate_bytes(config, recipe, rows, short).values()) <= room
     ]
     return max(fits, default=None)
+
+
+def _list_divisors(number: int) -> list[int]:
+    """All of them; not by trying every smaller number, since a batch may have millions of rows."""
+    small = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
+    return [*small, *(number // each for each in small)]

@@ -18,7 +18,9 @@ from unmask.net.transformer import Transformer
 from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
+from unmask.training.anchored import AnchoredObjective
 from unmask.training.build import TrainingJob
+from unmask.training.changing import leave_learned_noise
 from unmask.training.checkpoints import Progress
 from unmask.training.graphs import MOST_FLOPS, StepGraphs, StepPart, can_replay_step, pad_inputs
 from unmask.training.guards import Guard
@@ -26,6 +28,7 @@ from unmask.training.learner import Learner, prepare_blocks, run_plainly
 from unmask.training.losses import min_length
 from unmask.training.optimiser import Average, Optimiser, rate_at
 from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread_learner
+from unmask.training.preference import PreferenceObjective
 from unmask.training.speed import advise_on_memory, count_training_flops, estimate_bytes
 
 
@@ -41,6 +44,8 @@ class Trainer:
         self.net: Transformer = job.model.net
         dropout = recipe.network.dropout
         self.compiled = prepare_blocks(self.net, recipe.machine, job.world.device, dropout)
+        if isinstance(job.objective, AnchoredObjective | PreferenceObjective):
+            prepare_blocks(job.objective.start, recipe.machine, job.world.device)
         learner = Learner(self.net, job.objective, job.dtype)
         self.learner: nn.Module = spread_learner(learner, job.world, recipe.machine.parallel)
         self.optimiser = Optimiser(self.net.named_parameters(), recipe.optimiser)
@@ -168,7 +173,9 @@ class Trainer:
     ) -> Iterator[StepPart]:
         """This process's micro-batches of a source's rows, noised; `before` are a step's rows of
         other sources, `total` the terms of its whole loss."""
-        recipe, world, objective = self.job.recipe, self.job.world, self.job.objective
+        recipe, world = self.job.recipe, self.job.world
+        planned = self.progress.total
+        objective = self.job.objective.at(step / planned if planned else 0.0)
         seed, rows, spread = recipe.seed, len(whole.tokens), recipe.objective.antithetic
         sees = open_attention(step, whole.tokens.shape[1], recipe)
         own = rows // world.size
@@ -266,6 +273,7 @@ class Trainer:
         """A plain network on the CPU with the weights as they are: whole, adapters merged."""
         self.settle()
         weights = {name: full_tensor(x) for name, x in self.net.state_dict().items()}
+        weights = leave_learned_noise(weights)
         if self.job.recipe.start.lora_rank is not None:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
         held = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
