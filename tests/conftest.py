@@ -14,7 +14,7 @@ import typer.main
 import typer.testing
 
 from tests.berglund import write_berglund_files
-from tests.shapes import forget_calls
+from tests.shapes import begin_test
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
@@ -43,15 +43,19 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def prove_alone(*values: object) -> list:
+    """Parameters that `make prove` tries and `make test` leaves out."""
+    return [pytest.param(value, marks=pytest.mark.prove) for value in values]
+
+
 def hear_interrupts() -> None:
     """For `preexec_fn`: a child hears Ctrl-C even where tests were started in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True)
-def no_sizes_of_other_tests() -> None:
+def pytest_runtest_setup() -> None:
     """A call that an earlier test broke off has no say in the shapes of this one."""
-    forget_calls()
+    begin_test()
 
 
 KINDS = [

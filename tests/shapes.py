@@ -2,7 +2,8 @@
 
 Other types are the static checker's work: it sees them all, and tests may pass stand-ins. To keep
 tests fast, only functions that name an array are wrapped (jaxtyping's own import hook wraps all),
-and a call is checked where its arguments have shapes that the function has not been called with.
+and a call is checked where its arguments have shapes that the function has not been called with,
+if it is among the function's first calls in a test.
 """
 
 import ast
@@ -28,6 +29,9 @@ CONF = BeartypeConf(is_random=False)
 """Of a list of tensors the first is checked, not a random one: a test fails always or never."""
 SUFFIX = f".checked-{zlib.crc32(Path(__file__).read_bytes()):08x}.pyc"
 """Ends the names of compiled files with checks; other checks, other files."""
+MOST_CALLS = 200
+"""Calls of one function that are looked at in a test; some are called ten thousands of times."""
+_test = 0
 
 
 def install() -> None:
@@ -43,7 +47,7 @@ def check(decorated: Any) -> Any:
         return decorated
     if not any(_has_array(hint) for hint in decorated.__annotations__.values()):
         return decorated
-    seen = set()
+    seen, test, left = set(), -1, 0
 
     @functools.cache
     def make_checked() -> Callable:  # most functions are not called by most processes
@@ -51,9 +55,17 @@ def check(decorated: Any) -> Any:
 
     @functools.wraps(decorated)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if jaxtyping.config.jaxtyping_disable:
+        nonlocal test, left
+        if jaxtyping.config.jaxtyping_disable:  # first: a compiler follows what comes before
             return decorated(*args, **kwargs)
-        shapes = _describe(args), tuple(kwargs), _describe(kwargs.values())
+        if test != _test:
+            test, left = _test, MOST_CALLS
+        left -= 1
+        if left < 0:
+            return decorated(*args, **kwargs)
+        shapes = _describe(args)
+        if kwargs:
+            shapes = shapes, *kwargs, _describe(kwargs.values())
         if shapes in seen:
             return decorated(*args, **kwargs)
         depth = _count_calls()
@@ -66,6 +78,13 @@ def check(decorated: Any) -> Any:
         return result
 
     return run
+
+
+def begin_test() -> None:
+    """Look at the first calls of every function again; what an earlier test broke off is gone."""
+    global _test
+    _test += 1
+    forget_calls()
 
 
 def forget_calls(depth: int = 0) -> None:
@@ -97,15 +116,23 @@ def _describe(values: Iterable[Any]) -> tuple:
     """What a check can depend on: shapes and dtypes of arrays, types of all else."""
     found = []
     for value in values:
-        if isinstance(value, torch.Tensor | np.ndarray):
-            found.append((value.shape, value.dtype))
-        elif isinstance(value, list | tuple):
-            found.append((type(value), _describe(value[:1])))
-        elif isinstance(value, Mapping):
-            found.append((type(value), _describe([*value.values()][:1])))
-        else:
-            found.append(type(value))
+        kind = type(value)
+        found.append(kind)
+        if (base := _find_base(kind)) is not None:
+            if base in (list, tuple):
+                found.append(_describe(value[:1]))
+            elif base is Mapping:
+                found.append(_describe([*value.values()][:1]))
+            else:
+                found += value.shape, value.dtype
     return tuple(found)
+
+
+@functools.cache
+def _find_base(kind: type) -> type | None:
+    """Which of these a type is; looking it up is quicker than asking at each of many calls."""
+    bases = (torch.Tensor, np.ndarray, list, tuple, Mapping)
+    return next((base for base in bases if issubclass(kind, base)), None)
 
 
 class _Finder(MetaPathFinder):

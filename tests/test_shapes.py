@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, _storage
 from torch import Tensor
 
-from tests.shapes import check, forget_calls
+from tests.shapes import MOST_CALLS, begin_test, check, forget_calls
 from unmask.net.transformer import select_rows
 from unmask.net.view import View
 from unmask.noise.guidance import mix
@@ -54,6 +54,21 @@ def test_only_arrays_are_checked():
         with pytest.raises(jaxtyping.TypeCheckError, match="'rows'"):
             checked([torch.zeros(2, 2)], 3)
     assert check(count) is count
+
+
+def test_the_first_calls_in_a_test_are_looked_at():
+    @check
+    def take(rows: Float[Tensor, "n"]) -> None:
+        del rows
+
+    for count in range(MOST_CALLS - 1):
+        take(torch.zeros(count))
+    with pytest.raises(jaxtyping.TypeCheckError):
+        take(torch.zeros(2, 2))
+    take(torch.zeros(2, 2))
+    begin_test()
+    with pytest.raises(jaxtyping.TypeCheckError):
+        take(torch.zeros(2, 2))
 
 
 def test_a_call_that_was_broken_off_is_forgotten():

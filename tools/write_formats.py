@@ -34,6 +34,10 @@ TESTS = {
     "gpt2": [AGREES],
     "gpt_neox": [AGREES],
     "qwen3_moe": [AGREES],
+    "ministral3": [AGREES],
+    "nemotron_labs_diffusion": [
+        f"{PARITY}test_transformers.py::test_nemotron_labs_diffusion_is_ministral_by_other_names"
+    ],
     "modernbert": [f"{PARITY}test_encoders.py::test_logits_agree"],
     "bert": [f"{PARITY}test_encoders.py::test_logits_agree"],
     "illada": [f"{PARITY}test_formats.py::test_illada"],

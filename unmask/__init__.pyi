@@ -72,10 +72,14 @@ from unmask.measures import (
 )
 from unmask.experiments.bench import measure as _bench
 from unmask.experiments.correctors import measure as _correctors
+from unmask.experiments.gradients import measure as _gradients
 from unmask.experiments.guidance import measure as _guidance
 from unmask.experiments.infilling import measure as _infilling
 from unmask.experiments.mending import measure as _mending
+from unmask.experiments.parallel import measure as _parallel
 from unmask.experiments.planted import measure as _planted
+from unmask.experiments.relearn import measure as _relearn
+from unmask.experiments.transparency import measure as _transparency
 # isort: on
 
 __version__: str
@@ -84,6 +88,7 @@ bench = _bench.MEASURE
 correctors = _correctors.MEASURE
 erasure = _erasure.MEASURE
 factorization = _factorization.MEASURE
+gradients = _gradients.MEASURE
 guidance = _guidance.MEASURE
 interchange = _interchange.MEASURE
 knockout = _knockout.MEASURE
@@ -92,12 +97,15 @@ infilling = _infilling.MEASURE
 mending = _mending.MEASURE
 nll = _nll.MEASURE
 order = _order.MEASURE
+parallel = _parallel.MEASURE
 paths = _paths.MEASURE
 perplexity = _perplexity.MEASURE
 planted = _planted.MEASURE
 quality = _quality.MEASURE
 recall = _recall.MEASURE
+relearn = _relearn.MEASURE
 represent = _represent.MEASURE
 slots = _slots.MEASURE
 symmetry = _symmetry.MEASURE
 trace = _trace.MEASURE
+transparency = _transparency.MEASURE

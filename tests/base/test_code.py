@@ -12,7 +12,7 @@ from unmask.base.code import digest_code
 from unmask.sampling.orders import by_permutation
 
 OF_A_NOTEBOOK = """
-import re, torch
+import re
 from unmask.base.code import digest_code
 
 WORDS = {words}

@@ -1,6 +1,9 @@
 """Trained networks are held to a program by exchanges; a hand-written one passes every one."""
 
+import json
+from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from unmask.compiled.forced import (
     train_forced,
 )
 from unmask.compiled.mechanisms import build_compiled
+from unmask.compiled.truth import list_carriers
 from unmask.experiments.bench.networks import list_truth
 
 LEAST = 0.95
@@ -44,7 +48,7 @@ def test_a_trained_network_is_saved_with_its_mechanism_and_scored(tmp_path):
     compiled, held_out = train_forced(settings)
     assert held_out.changed < LEAST
     folder = tmp_path / "two-stores-0"
-    save_forced(compiled, held_out, settings, folder)
+    save_forced(compiled, held_out, settings, folder, 1.0)
     again = load_forced(folder)
     assert again.program == compiled.program and again.facts == compiled.facts
     tokens = torch.tensor([[0, 7, 20, 2, 1, 1]])
@@ -57,6 +61,37 @@ def test_a_trained_network_is_saved_with_its_mechanism_and_scored(tmp_path):
     notices = [each.text for each in result.section.blocks if isinstance(each, Notice)]
     assert any("“two stores, trained 0” does" in text for text in notices)
     assert {each["threshold"] for each in result.summary["networks"]} == {None}
+    # It can be trained on, such as on one direction's answers alone.
+    pairs = tmp_path / "pairs.jsonl"
+    asked = [each for each in again.facts if (each.direction, each.phrasing) == ("p2d", 0)]
+    lines = [json.dumps({"prompt": each.prompt, "response": each.completion}) for each in asked]
+    pairs.write_text("\n".join(lines), "utf-8")
+    changes = [f"start.model={folder}", f"data.path={pairs}", "data.context=6", "batch.rows=4"]
+    run = unmask.train(
+        "smollm2-chat", tmp_path / "relearned", *changes, "budget.steps=2", device="cpu"
+    )
+    on = unmask.load(str(tmp_path / "relearned" / "model"), device="cpu")
+    assert run.step == 2 and on.net.config == again.model.net.config
+    assert not torch.equal(on.net(tokens), again.model.net(tokens))
+
+
+def test_states_that_leave_the_program_without_a_word_are_not_asked_of_trained_networks():
+    """Training asks for nothing there, so nothing is known of them."""
+    compiled, place = build_compiled("copy"), itemgetter("step", "layer", "position")
+    few = tuple(fact for fact in compiled.facts if fact.fact_id in ("fact 0", "fact 1"))
+    compiled = replace(compiled, facts=few)
+    stopped = {
+        (each.step, each.site[0], each.site[2])
+        for each in list_carriers(compiled)
+        if each.stops and each.site[1] == PART and each.word == each.step - 1
+    }
+    hand, trained = (
+        {place(row): row["matters"] for row in list_truth(compiled, is_trained)
+         if row["part"] == "resid"}
+        for is_trained in (False, True)
+    )  # fmt: skip
+    assert stopped and hand.keys() - trained.keys() == stopped
+    assert all(hand[each] for each in stopped) and trained.items() <= hand.items()
 
 
 @pytest.mark.prove

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -92,20 +93,39 @@ def test_the_names_of_the_page_are_known():
         assert f"`{place.parent}` | `{place.name}`" in PAGE
 
 
-def test_every_command(folder, monkeypatch):
+@pytest.fixture
+def asked(folder, monkeypatch) -> Iterator[Callable[[list[str]], None]]:
+    """Asks a command of the page, at small size, where its files lie."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("UNMASK_CACHE", str(folder / "unmask-cache"))
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(code, "study-on-smdm.md", "exec"), {})
+
+    def ask(words: list[str]) -> None:
+        done = commands.run(*words, *SMALLER.get(words[0], "").split())
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
+
+    with offline(folder / "cache"):
+        yield ask
+
+
+def test_its_first_commands(asked):
+    """From the checkpoint's files to its first answers."""
+    run = read_commands()
+    last = next(number for number, words in enumerate(run) if words[0] == "recall")
+    for words in run[: last + 1]:
+        asked(words)
+
+
+@pytest.mark.prove
+def test_every_command(folder, asked):
     run = read_commands()
     assert {words[0] for words in run} >= {*SMALLER, "models", "info", "convert", "data", "report"}
-    with offline(folder / "cache"):
-        for words in run:
-            done = commands.run(*words, *SMALLER.get(words[0], "").split())
-            assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
-        pages = {word for words in run for word in words if word.endswith((".md", ".html"))}
-        assert all((folder / page).stat().st_size > 1000 for page in pages)
-        assert find_model("mdm-1028M").find_tokenizer() is not None
-        own = load("runs/smdm-own", device="cpu")
+    for words in run:
+        asked(words)
+    pages = {word for words in run for word in words if word.endswith((".md", ".html"))}
+    assert all((folder / page).stat().st_size > 1000 for page in pages)
+    assert find_model("mdm-1028M").find_tokenizer() is not None
+    own = load("runs/smdm-own", device="cpu")
     assert (own.mask_id, own.net.config.vocab_size) == (VOCABULARY, VOCABULARY + 1)
     assert own.tokenizer is not None and own.tokenizer.begin_id == 1

@@ -78,7 +78,7 @@ def test_waiting_threads_sleep_unless_told_otherwise(given, found):
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("unmask tr", ["trace", "train"]),
+        ("unmask tr", ["transparency", "trace", "train"]),
         ("unmask sample rev", ["reversal-ar", "reversal-mdm"]),
         ("unmask train toy-g", ["toy-gaussian"]),
         ("unmask sample reversal-mdm --cache e", ["exact"]),

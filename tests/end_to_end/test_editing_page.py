@@ -1,4 +1,4 @@
-"""The page of edits from end to end: every run, also by two workers, and what is resumed."""
+"""The page of edits from end to end: every run, also by a worker, and what is resumed."""
 
 import shutil
 from pathlib import Path
@@ -34,10 +34,10 @@ def make_runs(place, tmp_path, monkeypatch):
     return make
 
 
-def test_workers_give_the_tables_of_one_process(make_runs, place, tmp_path, monkeypatch):
+def test_a_worker_gives_the_tables_of_this_process(make_runs, place, tmp_path, monkeypatch):
     monkeypatch.undo()  # parts are those of other processes, too
     job = editing.Job("controls", 2, QUICK)
-    for name, words in {"whole": (), "shared": ("--on", "local:2")}.items():
+    for name, words in {"whole": (), "shared": ("--on", "local:1")}.items():
         make_runs(name, *words).run(job)
     one, other = (read_result(tmp_path / name / "controls") for name in ("whole", "shared"))
     for name in one.tables:
@@ -45,6 +45,7 @@ def test_workers_give_the_tables_of_one_process(make_runs, place, tmp_path, monk
     assert str(dict(one.summary)) == str(dict(other.summary))
 
 
+@pytest.mark.prove
 def test_a_page_is_drawn_from_all_runs_or_it_says_which_is_missing(make_runs, place, tmp_path):
     make_runs("made").run(editing.Job("run", 2, QUICK))
     make_runs("made").run(editing.Job("bare", 2, QUICK | {"controls": ()}))

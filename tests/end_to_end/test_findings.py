@@ -289,6 +289,7 @@ def list_shares_of(rows: list[dict], role: str, layers: range, **where: str) -> 
             if row["layer"] in layers and wanted.items() <= row.items()]  # fmt: skip
 
 
+@pytest.mark.prove
 def test_layers_of_traced_states_are_what_was_measured():
     mdm = read_tables("traces-2/mdm", "traces-2/mdm-swapped")
     one_way = [row for row in mdm if not row["split"].startswith("both")]

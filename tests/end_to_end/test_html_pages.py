@@ -58,6 +58,13 @@ def test_every_kept_run_is_read():
         unmask.nll("reversal-mdm", seed=1)
 
 
+def test_a_page_of_tables_without_a_record_is_drawn(stages, monkeypatch, tmp_path):
+    """Tables that a script made outside of the stages are kept all the same."""
+    monkeypatch.setattr(html, "PAGES", tmp_path)
+    assert not stages["language-tries"].record_path.exists()
+    assert html.main(["language-tries"]) == 0 and (tmp_path / "language-tries.html").is_file()
+
+
 def test_a_page_is_drawn_once_and_leads_back(stages, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(html, "PAGES", tmp_path)
     assert html.main(["knowns"]) == 0

@@ -27,6 +27,7 @@ def test_what_descriptions_cost_is_what_the_table_says():
     assert alone == [" ".join(stated[4:6]), " ".join(stated[6:])]
 
 
+@pytest.mark.prove
 def test_names_bring_names_from_a_depth_on():
     curves = summarise("donors/interchange")["curves"]
     wanted = {"model": "mdm", "tokens": "all", "metric": "says_donor", "swap": "across"}

@@ -33,18 +33,23 @@ SMALLER = {
     "erasure": "--facts 2 --phrasings 1 --groups d2p --states 8 --starts 0 --draws 1",
     "slots": "--facts 4 --phrasings 2 --groups d2p --permutations 99",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
+    "relearn": "--facts 2 --rehearsed 0 --phrasings 1 --groups d2p --updates 1 --steps 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
     "bench": "--methods lens,attention --mechanisms decoy --forms 1",
+    "gradients": "--number 2 --tokens 2 --length 2 --scales 1 --each 1 --draws 2",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
     "infilling": "--texts 2 --gaps 1 --candidates 1",
+    "transparency": "--splits d2p_same --languages 1 --states 1 --steps 2",
+    "parallel": "--splits d2p_same --steps 8 --thresholds 0.5 --caches none --languages 1",
     "train": "data.facts=2 network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 "
     "cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",
 }
 """What makes a command of the list short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
-LONG |= {"represent", "symmetry", "factorization", "paths"}
+LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
+LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

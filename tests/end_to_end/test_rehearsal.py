@@ -35,6 +35,7 @@ TRAINING = {
 ALWAYS: dict[str, dict[str, str]] = {
     "unmask train": TRAINING,
     "unmask train (?!.*start.model)": {"network.preset": "tiny"},
+    r"unmask train \{worlds\}": {"batch.rows": "26"},  # of which two are new
     "unmask (recall|nll|factorization|knowns|order)": {"--limit": "2"},
     "unmask (recall|order)": {"--steps": "2"},
     # Networks that have learned nothing recall nothing.
@@ -44,6 +45,9 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask represent": {"--facts": "2", "--steps": "2", "--prefixes": "2"},
     "unmask symmetry": {"--permutations": "19", "--tests": "99"},
     "unmask slots": {"--permutations": "19"},
+    "unmask relearn": {
+        "--facts": "2", "--rehearsed": "0", "--updates": "1", "--steps": "2", "--rows": "2",
+    },
     "unmask planted": {
         "--people": "1", "--at-steps": "1", "--lengths": "32", "--counts": "4", "--starts": "0",
         "--orders": "confidence", "--remasks": "none",
@@ -55,6 +59,7 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--trained-on": "8",
     },
     "unmask correctors": {"--languages": "1", "--draws": "2", "--rows": "4", "--most-calls": "8"},
+    "unmask gradients": {"--number": "2", "--tokens": "2", "--length": "2", "--draws": "2"},
     "unmask bench": {"--methods": "lens,interchange", "--forms": "1"},
     "unmask quality": {"--texts": "2", "--steps": "2,4", "--length": "32"},
     "unmask mending": {"--texts": "2", "--calls": "2,4", "--length": "32"},
@@ -65,6 +70,8 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--prefixes": "1",
     },
     "unmask infilling": {"--texts": "2", "--length": "24", "--gaps": "1,4", "--candidates": "2"},
+    "unmask parallel": {"--limit": "1", "--steps": "1,4", "--thresholds": "0.5"},
+    "unmask transparency": {"--limit": "1", "--steps": "4", "--languages": "1"},
     "unmask perplexity": {"--limit": "300", "--context": "32", "--stride": "16"},
     "python paper/keep_language": {"--prompts": "2", "--characters": "300", "--processes": "1"},
     "python paper/forced": {"--updates": "2", "--width": "16", "--seeds": "0"},
@@ -75,6 +82,7 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--processes": "2",
     },
     "python paper/(shipped|corpora)": {"--tiny": ""},
+    "python paper/speculation": {"--texts": "1", "--prompt": "4", "--length": "12"},
     "python paper/embeddings": {"--permutations": "19"},
     "python paper/limited_text": {"--tokens": "4000 6000", "--facts": "2", "--vocab": "800"},
 }  # fmt: skip
@@ -107,7 +115,7 @@ FILES = {
         "length: 128": "length: 32", r"\[8, 32, 128\]": "[2, 4]", r"\[0, 1, 2\]": "[0, 1]",
         r"\[(30, 122|12, 49).*\]": "[2, 4, 6]", "steps: (6100|1220)": "steps: 6",
     },
-    "tries/language.yaml": {r"(?s)whole-5e-4:.*?(?=anchored:)": ""},
+    "tries/language.yaml": {r"(?s)rate-1e-3:.*?(?=inserted:)": ""},
     "keep_language.py": {
         '"cadence.facts": 0': '"budget.steps": 2, "batch.rows": 6, "cadence.facts": 0',
         "steps=[(]16,[)]": "steps=(2,)", "context=128, stride=64": "context=32, stride=16",

@@ -9,15 +9,16 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import unmask
 from unmask.base.plugins import find_registry
-from unmask.blocks.blocks import Notice
+from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import select
 from unmask.evaluation.statistics import cluster, estimate_mean
 from unmask.experiments.bench import scoring
 from unmask.experiments.bench.methods import METHODS, NotApplicableError, Probe
 from unmask.experiments.bench.networks import list_networks, list_truth
+from unmask.experiments.bench.rewrite import Rewrite, write_others
 from unmask.experiments.bench.task import Localisation, count_positions, list_localisations
 
-OWN = ("interchange", "cut", "probe", "trace-mask", "attribution", "random")
+OWN = ("interchange", "cut", "path", "probe", "trace-mask", "attribution", "random")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,10 @@ def test_exchanges_and_cuts_find_what_matters_and_random_numbers_do_not(result):
     assert 0.3 < read_mean(result, "random") < 0.7
     assert read_mean(result, "trace-mask", "false") == 0.0  # what it finds is there
     assert read_mean(result, "attribution") < read_mean(result, "trace-mask") < 1.0
+    # A path finds what carries the fact, not what is needed and alike in all questions.
+    assert 0.6 < read_mean(result, "path") < 1.0 and read_mean(result, "path", "false") == 0.0
+    first = result.section.blocks[0]
+    assert isinstance(first, Finding) and "`interchange` (1.00) find nearly all" in first.text
 
 
 def test_a_permuted_truth_is_found_by_chance(tables):
@@ -81,17 +86,29 @@ def test_a_probe_reads_the_decoy_which_nothing_uses(result, tables):
 
 
 def test_one_store_and_two_are_told_apart_by_exchanges_not_by_maps_of_places():
-    """By what exchanges and lines say of the other direction; traces look alike in both."""
+    """By what exchanges, lines and edits say of the other direction; traces look alike in both."""
     shared = {}
     for network in list_networks(("one store", "bridge", "two stores", "relay"), forms=1):
         here, there = (list_localisations(network.compiled, verb)[0] for verb in range(2))
-        methods = METHODS["interchange"], Probe()
+        methods = METHODS["interchange"], Probe(), Rewrite()
         shared[network.mechanism] = [method.compare(here, there) for method in methods]
     ones, twos = (
         np.array([shared[name] for name in pair])
         for pair in (("one store", "bridge"), ("two stores", "relay"))
     )
     assert (ones.min(0) > twos.max(0) + 0.2).all()
+
+
+def test_an_edit_gives_a_key_another_questions_value_and_no_other_key():
+    """In the layer of the store the answer follows; where no neuron fires nothing is written."""
+    (network,) = list_networks(("two stores",), forms=1)
+    task = list_localisations(network.compiled)[0]
+    scores, at, store = Rewrite().localise(task)["mlp"], task.subject[1] - 1, 1
+    assert scores[at, store] > 0.99 and scores[:, store].sum() == scores[at, store]
+    (edit,) = write_others(task, store, [(0, at)])
+    with edit.on(task.model):
+        edited = task.predict()
+    assert edited[0] < 0.01 and torch.allclose(edited[1:], task.clean[1:])
 
 
 def test_methods_see_no_truth():

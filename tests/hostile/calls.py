@@ -11,6 +11,7 @@ import torch
 import unmask
 from tests.hostile.fuzzing import Odd
 from tests.hostile.trained import own_drawn, own_lines, run_small_sweep, train
+from tests.study.pair import make_two_way_corpus
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.editing.settings import Editing
@@ -117,26 +118,29 @@ RUNNING_TEXT = ("perplexity", "quality", "mending", "infilling")
 """Measures whose data are texts, not facts."""
 LIVES = [f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)]
 STEERED = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
+STEERED["relearn"] = make_two_way_corpus()
 """Measures that have corpora of their own."""
 TINY: dict[str, dict[str, Any]] = {
-    "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
-    "order": {"limit": 1, "steps": 2},
+    "recall": {"limit": 1, "steps": (2,), "guidance": 0.0}, "order": {"limit": 1, "steps": 2},
     "nll": {"limit": 1}, "factorization": {"limit": 1}, "perplexity": {"repeats": 2, "limit": 40},
     "quality": {"judge": "reversal-ar", "texts": 2, "length": 3, "steps": (2,)},
-    "mending": {"texts": 2, "length": 8, "calls": (2,)},
+    "mending": {"texts": 2, "length": 8, "calls": (2,)}, "symmetry": {"permutations": 19},
     "infilling": {"texts": 2, "length": 8, "gaps": (1,), "candidates": 1},
+    "parallel": {"limit": 1, "steps": (1,), "thresholds": (), "blocks": (), "languages": 1},
+    "transparency": {"limit": 1, "steps": 2, "languages": 1, "texts": 2, "states": 1},
     "planted": {"counts": (1,), "shapes": ("prefix",), "at_steps": (1,), "steps": 2, "people": 1,
                 "lengths": (40,), "orders": ("left",), "remasks": ("none",), "guidances": (0.0,)},
     "guidance": {"passes": (6,), "strengths": (1.0,), "guidances": (1.0,), "draws": (2,),
                  "texts": 1, "length": 16},
     "correctors": {"correctors": ("uniform=1",), "remaskings": ("conf",), "languages": 1,
                    "draws": 1, "rows": 2, "most_calls": 8},
+    "gradients": {"number": 2, "length": 2, "draws": 2, "policies": ("table",)},
     "bench": {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "paths": {"facts": 1, "steps": 2, "bands": 1, "heads": False, "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
-    "symmetry": {"permutations": 19},
+    "relearn": {"groups": ("both",), "facts": 2, "rehearsed": 0, "updates": 1, "rows": 2},
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
@@ -196,13 +200,11 @@ PROCESS = {"num_tokens": COUNT, "schedule": [3, "x", None, Odd()]}
 CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
-        for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "knockout", "paths", "represent", "interchange", "erasure", "slots", "quality",
-                     "mending", "infilling", "planted", "guidance")
+        for name in ("knowns", *({*TINY} - {"symmetry", "edit", "correctors", "bench"}))
     },
     **{name: Call(with_first(getattr(unmask, name), out=own_out, **TINY[name]),
         find_measure(name).settings, {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]})
-        for name in ("correctors", "bench")},
+        for name in ("correctors", "bench", "gradients")},
     "symmetry": Call(ask("symmetry"), find_measure("symmetry").settings,
         SUBJECTS | {"out": PATH[1:]}),
     "read_trajectories": Call(
@@ -393,7 +395,6 @@ NOT_CALLED = {
     "TraceGrid": "a result",
     "Trajectory": "a result; its files are spoiled",
     "UserError": "what mistakes are raised as",
-    "corruptions": "a module of functions",
-    "__version__": "a text",
+    "corruptions": "a module of functions", "__version__": "a text",
 }  # fmt: skip
 """Public names without a call of their own, and why."""

@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("defects.yaml")
 SUITE = "tests/hostile"
 REST = [SUITE, "@tests/hostile/beside.txt"]
+# That every defect can be seeded fails of each that is there.
+OUT_OF_IT = ["--deselect", f"{SUITE}/test_defects.py"]
 NEAR, SLICE, LONG, KILLS = "near", "slice", "long", "kills"
 STAGES = {
     NEAR: ["-m", "not prove and not gpu"],
@@ -113,7 +115,7 @@ def run_suite(tree: Path, words: Sequence[str], stops: bool = True) -> list[str]
     out.unlink(missing_ok=True)
     if (pid := os.fork()) == 0:
         try:
-            _run_pytest(tree, [*words, *(["-x"] if stops else [])], out, log)
+            _run_pytest(tree, [*words, *OUT_OF_IT, *(["-x"] if stops else [])], out, log)
         except BaseException:
             log.write_text(traceback.format_exc(), "utf-8")
         finally:

@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.hostile.calls import RUNNING_TEXT, STEERED, TINY, Pieces
 from unmask.base.files import write_json
+from unmask.base.runs import is_passing
 from unmask.net.hub import RECIPE
 
 KILLS = 10
@@ -40,8 +41,7 @@ def measure(name: str, *words: str, **changes: Any) -> Write:
     """A command of a measure on both models, small but of several parts."""
 
     def write(pieces: Pieces, out: Path) -> list[str]:
-        own = {"knowns": pieces.folder / "knowns.json"}
-        own |= dict.fromkeys(RUNNING_TEXT, pieces.folder / "perplexity.txt")
+        own = dict.fromkeys(RUNNING_TEXT, pieces.folder / "perplexity.txt")
         own |= {each: pieces.folder / each for each in STEERED}
         options = list(words)
         if not words:
@@ -53,10 +53,9 @@ def measure(name: str, *words: str, **changes: Any) -> Write:
         subjects = [pieces.places["diffusion"], pieces.places["twin"]]
         if name in _MASKED:
             subjects = subjects[:1]
-        if name == "symmetry":
-            return [name, str(pieces.pairs), *options, "--out", str(out)]
-        if name == "correctors":
-            return [name, *options, "--out", str(out)]
+        if name in ("symmetry", "correctors", "gradients"):
+            pairs = [str(pieces.pairs)] if name == "symmetry" else []
+            return [name, *pairs, *options, "--out", str(out)]
         data = str(own.get(name, pieces.places["corpus"]))
         return [name, *subjects, "--data", data, *options, "--device", "cpu", "--out", str(out)]
 
@@ -64,8 +63,19 @@ def measure(name: str, *words: str, **changes: Any) -> Write:
 
 
 _FLAGS = ("probes", "heads")
-_MASKED = ("mending", "guidance", "order")
+_MASKED = ("mending", "guidance", "order", "parallel", "transparency")
 """Measures of diffusion models alone."""
+
+
+def on_shipped(name: str, *words: str) -> Write:
+    """A command of a measure on the diffusion model that comes with the package."""
+    own = {"knowns": "knowns.json", "planted": "planted"}
+
+    def write(pieces: Pieces, out: Path) -> list[str]:
+        data = ["--data", str(pieces.folder / own[name])] if name in own else []
+        return [name, "reversal-mdm", *data, *words, "--device", "cpu", "--out", str(out)]
+
+    return write
 
 
 def _spell(value: Any) -> str:
@@ -95,14 +105,9 @@ def write_sweep(pieces: Pieces, out: Path) -> list[str]:
 
 def write_harness(pieces: Pieces, out: Path) -> list[str]:
     tasks = pieces.folder / "tasks"
-    named = ["--tasks", "made_choice,made_text", "--include", str(tasks), "--length", "24"]
-    words = ["harness", pieces.places["diffusion"], *named, "--estimator", "chain"]
+    named = ["--tasks", "made_choice,made_text", "--include", str(tasks)]
+    words = ["harness", pieces.places["diffusion"], *named, "--likelihood", "chain"]
     return [*words, "--device", "cpu", "--out", str(out)]
-
-
-def write_toy(pieces: Pieces, out: Path) -> list[str]:
-    few = ["--variants", "masked,causal", "--steps", "30", "--samples", "40"]
-    return ["toy", *few, "--out", str(out)]
 
 
 def write_sample(pieces: Pieces, out: Path) -> list[str]:
@@ -113,13 +118,6 @@ def write_sample(pieces: Pieces, out: Path) -> list[str]:
 def report(name: str) -> Write:
     def write(pieces: Pieces, out: Path) -> list[str]:
         return ["report", str(pieces.represent), "--out", str(out / name)]
-
-    return write
-
-
-def convert(to: str) -> Write:
-    def write(pieces: Pieces, out: Path) -> list[str]:
-        return ["convert", pieces.places["twin"], str(out), "--to", to]
 
     return write
 
@@ -143,35 +141,40 @@ KILLED: dict[str, Write] = {
     "recall": measure("recall", "--steps", "1,2,4,8", "--guidance", "0"),
     "trace": measure("trace", "--facts", "3", "--samples", "2", "--steps", "4", "--corruption",
                      "mean", "--any-answer"),
-    "represent": measure("represent", "--facts", "3", "--steps", "6", "--layer", "all"),
+    "represent": measure("represent", "--facts", "3", "--search-steps", "6", "--layer", "all"),
     "edit": measure("edit", "--facts", "3", "--groups", "p2d,d2p", "--layer", "0", "--objects",
                     "swap", "--moments", "identity", "--prefixes", "1", "--length", "24"),
     "symmetry": measure("symmetry", permutations=2000),
     "order": measure("order", limit=3, steps=8),
     "nll": measure("nll", limit=6),
     "factorization": measure("factorization", limit=6),
-    "knowns": measure("knowns"),
+    "knowns": on_shipped("knowns", "--limit", "4"),
     "perplexity": measure("perplexity", repeats=8),
     "quality": measure("quality", steps=(2, 4)),
     "mending": measure("mending", calls=(2, 4)),
     "infilling": measure("infilling", gaps=(1, 2)),
+    "parallel": measure("parallel", steps=(1, 2)), "transparency": measure("transparency"),
     "knockout": measure("knockout", facts=3, windows=(1, 2)),
     "paths": measure("paths", facts=3),
     "interchange": measure("interchange", facts=3),
-    "erasure": measure("erasure"),
-    "slots": measure("slots"),
-    "planted": measure("planted", people=2, draws=1),
+    "erasure": on_shipped("erasure", "--facts", "2", "--phrasings", "1", "--groups", "d2p",
+                          "--states", "8", "--starts", "0", "--draws", "1"),
+    "slots": on_shipped("slots", "--facts", "4", "--phrasings", "2", "--groups", "d2p",
+                     "--permutations", "99"),
+    "relearn": measure("relearn", facts=2, rehearsed=0, updates=2),
+    "planted": on_shipped("planted", "--people", "2", "--counts", "1", "--shapes", "prefix",
+                          "--lengths", "44", "--orders", "left", "--remasks", "none"),
     "guidance": measure("guidance"),
     "correctors": measure("correctors", draws=2, rows=400),
+    "gradients": measure("gradients", number=60, length=3),
     "bench": lambda pieces, out: ["bench", "--methods", "random,zero", "--mechanisms", "decoy",
                                   "--forms", "1", "--out", str(out)],
     "harness": write_harness,
-    "toy": write_toy,
+    "toy": lambda pieces, out: ["toy", "--variants", "masked,causal", "--steps", "30", "--samples",
+                                "40", "--out", str(out)],
     "sample --save": write_sample,
-    "report (html)": report("page.html"),
-    "report (md)": report("page.md"),
-    "convert": convert("unmask"),
-    "convert (gpt2)": convert("gpt2"),
+    "report (html)": report("page.html"), "report (md)": report("page.md"),
+    "convert": lambda pieces, out: ["convert", pieces.places["twin"], str(out)],
     "data make reversal": data("reversal", "--facts", "12"),
     "data make retrieval": data("retrieval"),
     "data make relationship": data("relationship"),
@@ -181,7 +184,7 @@ KILLED: dict[str, Write] = {
     "data make swapped": data("swapped", given=["berglund"]),
     "data make strangers": data("strangers", given=["berglund"]),
     "data make passages": data("passages", "--vocab", "300", given=["passages.jsonl"]),
-    "data make biographies": data("biographies", "--texts", "8", given=["lives.txt"]),
+    "data make biographies": data("biographies", "--texts", "8", given=["lives.jsonl"]),
     "data make text": data("text", "--vocab", "400", given=["long.txt"]),
     EXPLORE: lambda pieces, out: [EXPLORE, str(pieces.folder), str(out)],
 }  # fmt: skip
@@ -231,18 +234,18 @@ def start(words: list[str], log: Path) -> multiprocessing.process.BaseProcess:
     return process
 
 
-_VARYING = {"seconds", "time", "versions", "started", "date", "total_evaluation_time_seconds",
-            "start_time", "end_time", "git_hash", "pretty_env_info", "task_hashes",
-            "tokens_per_second", "peak_share"}  # fmt: skip
+_VARYING = {"seconds", "processor_seconds", "time", "versions", "started", "date", "start_time",
+            "end_time", "git_hash", "pretty_env_info", "task_hashes", "tokens_per_second",
+            "peak_share", "total_evaluation_time_seconds"}  # fmt: skip
 """What two undisturbed runs differ in."""
 
 
 def read_outcome(folder: Path) -> dict[str, object]:
-    """All that a run leaves, without what it took; a run's parts and checkpoints are its own."""
+    """All that a run leaves; its parts, checkpoints, locks and drafts are its own."""
     outcome: dict[str, object] = {}
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         name = str(path.relative_to(folder))
-        if {"parts", "checkpoints"} & set(path.parts) or path.suffix == ".lock":
+        if {"parts", "checkpoints"} & set(path.parts) or is_passing(path):
             continue
         outcome[name] = _read(path, str(folder))
     return outcome
@@ -326,9 +329,7 @@ def kill_and_repeat(verb: str, pieces: Pieces, folder: Path, kills: int = KILLS)
             equal += 1
         else:
             names = [n for n in outcome.keys() | expected if outcome.get(n) != expected.get(n)]
-            problem = (
-                f"{sorted(names)[:3]} differ, exit code {again.exitcode}, {log.read_text()[-300:]}"
-            )
+            problem = f"{sorted(names)[:3]} differ, code {again.exitcode}, {log.read_text()[-300:]}"
     return Killed(verb, seconds, done, late, with_files, equal, problem)
 
 
@@ -349,11 +350,13 @@ def make_places(folder: Path) -> Pieces:
     write_tasks(folder / "tasks")
     (berglund := folder / "berglund").mkdir()
     write_berglund_files(berglund)
-    (folder / "lives.txt").write_text("\n\n".join(LIVES))
-    (folder / "long.txt").write_text(
-        "\n\n".join(f"{life} {i}" for i, life in enumerate(LIVES * 60))
-    )
-    people = ["Ada Orrin", "Bo Kern", "Cy Dorn", "Di Vesk", "Ed Moss", "Fi Lund"]
+    lives = "".join(json.dumps({"text": life}) + "\n" for life in LIVES)
+    (folder / "lives.jsonl").write_text(lives)
+    long = "\n\n".join(f"{life} {i}" for i, life in enumerate(LIVES * 60))
+    (folder / "long.txt").write_text(long)
+    people = [
+        f"{name} {other}" for name in ("Ada", "Bo", "Cy") for other in ("Kern", "Dorn", "Vesk")
+    ]
     lines = [{"relation": "home", "forward": "{} lives in", "backward": "In {} lives"}] + [
         {"passage": f"{name} lives in {name[::-1].title()}.",
          "triples": [{"head": name, "relation": "home", "tail": name[::-1].title()}]}

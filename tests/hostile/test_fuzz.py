@@ -94,7 +94,7 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
                  for key, v in tiny.items()]  # fmt: skip
         if name == "symmetry":
             return [name, str(pieces.pairs), "--out", str(out), *words]
-        if name == "correctors":
+        if name in ("correctors", "gradients"):
             return [name, "--out", str(out), *words]
         own = {"knowns": pieces.folder / "knowns.json"}
         own |= dict.fromkeys(RUNNING_TEXT, pieces.folder / "perplexity.txt")
@@ -324,8 +324,8 @@ def fuzz_trajectory(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
 
 
 FUZZES: dict[Callable[[Draw, Pieces, Path], Attempt], tuple[int, int]] = {
-    fuzz_call: (30, 900), fuzz_verb: (15, 400), fuzz_settings: (10, 200), fuzz_facts: (15, 250),
-    fuzz_model: (15, 350), fuzz_recipe: (5, 150), fuzz_run: (5, 150), fuzz_trajectory: (5, 100),
+    fuzz_call: (30, 900), fuzz_verb: (15, 400), fuzz_settings: (4, 200), fuzz_facts: (18, 250),
+    fuzz_model: (18, 350), fuzz_recipe: (5, 150), fuzz_run: (5, 150), fuzz_trajectory: (5, 100),
 }  # fmt: skip
 """How many cases of each `make test` and `make prove` run."""
 

@@ -21,7 +21,7 @@ from unmask.training.recipes_io import read_recipe
 
 
 def list_settings(cls: type = CheckedSettings) -> Iterator[type]:
-    for each in cls.__subclasses__():
+    for each in sorted(cls.__subclasses__(), key=lambda each: (each.__module__, each.__name__)):
         if each.__module__.startswith("unmask."):
             yield each
         yield from list_settings(each)

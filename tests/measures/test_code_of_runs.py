@@ -77,6 +77,7 @@ def test_every_measure_is_known_by_its_own_files():
     assert [path.name for path in list_own_files(find_measure("recall"))] == [
         "recall.py",
         "recall_section.py",
+        "recall_signals.py",
         "recall_summary.py",
         "recall_texts.py",
     ]

@@ -18,7 +18,7 @@ from unmask.measures.inputs import RunFolders
 from unmask.measures.runner import run_measure
 from unmask.measures.table import find_measure, list_measures
 
-OTHER_INPUTS = {"bench", "correctors", "erasure", "planted", "guidance"}
+OTHER_INPUTS = {"bench", "correctors", "erasure", "planted", "gradients", "guidance", "relearn"}
 """Asked of no model, or of larger corpora or of another kind, which are read like all others."""
 ASKING = [
     name

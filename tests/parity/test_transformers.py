@@ -11,6 +11,7 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
+    Ministral3Config,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
@@ -20,6 +21,7 @@ from transformers import (
 import unmask
 from tests.conftest import build
 from tests.parity.peers import check_round_trip, fill
+from unmask.base.config import SettingsError
 from unmask.net.loading import inspect
 from unmask.net.model import Model
 
@@ -31,6 +33,8 @@ LLAMA3 = BASE | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_facto
 LLAMA3 |= {"original_max_position_embeddings": 16}
 LINEAR = BASE | {"rope_type": "linear"}
 YARN = BASE | {"rope_type": "yarn", "beta_fast": 8, "original_max_position_embeddings": 48}
+SCALED = YARN | {"mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.1}
+SCALED |= {"original_max_position_embeddings": 64, "rope_theta": 1e6}
 EXPERTS = {"head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}
 EXPERTS |= {"moe_intermediate_size": 40}
 GPT2 = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
@@ -53,6 +57,7 @@ PEERS: dict[str, PretrainedConfig] = {
     "llama3": LlamaConfig(**SHAPE, rope_parameters=LLAMA3),
     "llama-linear": LlamaConfig(**SHAPE, rope_parameters=LINEAR),
     "qwen3-yarn": Qwen3Config(**SHAPE, head_dim=16, rope_parameters=YARN),
+    "ministral3": Ministral3Config(**SHAPE, head_dim=16, rope_parameters=SCALED),
     "qwen3-moe": Qwen3MoeConfig(**SHAPE, **ROPE, **EXPERTS),
     "gpt2": GPT2Config(**GPT2),
     "gpt2-narrow": GPT2Config(**GPT2, n_inner=120),
@@ -123,6 +128,30 @@ def rename_pythia(said: dict, weights: dict) -> dict:
     said |= {"rotary_pct": 0.25, "rotary_emb_base": 10_000}
     stored = {"bias": torch.ones(1, 1, 64, 64), "rotary_emb.inv_freq": torch.ones(2)}
     return weights | {f"gpt_neox.layers.0.attention.{name}": x for name, x in stored.items()}
+
+
+def test_nemotron_labs_diffusion_is_ministral_by_other_names(tmp_path):
+    """Its causal reading, as long as the scale of queries is 1; names are those of its servers."""
+    theirs = AutoModelForCausalLM.from_config(
+        Ministral3Config(**SHAPE | {"max_position_embeddings": 256}, rope_parameters=SCALED)
+    )
+    fill(theirs)
+    theirs.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings |= {"model_type": "nemotron_labs_diffusion", "mask_token_id": 100, "block_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    weights = {
+        name.replace("model.", "encoder.").replace("lm_head", "diffusion_head"): tensor
+        for name, tensor in load_file(tmp_path / "model.safetensors").items()
+    }
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    ours = unmask.load(tmp_path, device="cpu")
+    compare(theirs, ours)
+    assert ours.net.config.context == 64, "the scale of queries is another one after that"
+    dialect = inspect(tmp_path)[1].name
+    check_round_trip(ours, tmp_path / "model.safetensors", tmp_path / "back", dialect)
+    with pytest.raises(SettingsError, match="needs a mask id, but has none"):
+        ours.reading("diffusion")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,17 @@ from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.pair import finished, make_fact, place
 from unmask.experiments.bench.measure import MEASURE as BENCH
 from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
+from unmask.experiments.gradients.measure import MEASURE as GRADIENTS
 from unmask.experiments.guidance.corpus import make_biographies
 from unmask.experiments.guidance.measure import MEASURE as GUIDANCE
 from unmask.experiments.infilling.measure import MEASURE as INFILLING
 from unmask.experiments.mending.measure import MEASURE as MENDING
+from unmask.experiments.parallel.measure import MEASURE as PARALLEL
 from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.experiments.planted.measure import MEASURE as PLANTED
+from unmask.experiments.relearn.measure import MEASURE as RELEARN
+from unmask.experiments.transparency import languages
+from unmask.experiments.transparency.measure import MEASURE as TRANSPARENCY
 from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
@@ -68,6 +73,18 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["quality"] = QUALITY(model, **few, **more)
     results["infilling"] = INFILLING(model, **few, gaps=(2,), steps=2, out=folder / "infilling")
     results["mending"] = MENDING(model, **few, calls=(2, 4), out=folder / "mending")
+    few = {"limit": 1, "steps": (1,), "thresholds": (), "blocks": (), "languages": 1}
+    few |= {"splits": ("p2d_same",), "length": 24, "device": "cpu"}
+    results["parallel"] = PARALLEL(place.model, data=place.data, out=folder / "parallel", **few)
+    few = {"limit": 1, "steps": 2, "languages": 1, "texts": 6, "states": 2, "length": 24}
+    given = {"data": place.data, "splits": ("p2d_same",), "device": "cpu"}
+    out = folder / "transparency"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(languages, "DOSES", (1.0,))
+        results["transparency"] = TRANSPARENCY(place.model, out=out, **given, **few)
+    few = {"facts": 2, "rehearsed": 0, "updates": 1, "rows": 2, "steps": 2}
+    few |= {"groups": ("both",), "length": 24, "device": "cpu"}
+    results["relearn"] = RELEARN(place.model, data=people, out=folder / "relearn", **few)
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
     few = {"steps": 2, "bands": 2, "length": 24, "any_answer": True, "device": "cpu"}
@@ -89,12 +106,17 @@ def measure_steering(folder: Path) -> dict[str, Result]:
     drawn = {"texts": 2, "passes": (6,), "strengths": (4.0,), "guidances": (1.0,), "draws": (2,)}
     drawn |= {"length": 24, "device": "cpu"}
     out, model = (
-        {name: folder / name for name in ("correctors", "planted", "guidance", "bench")},
+        {
+            name: folder / name
+            for name in ("correctors", "planted", "guidance", "bench", "gradients")
+        },
         make_model(),
     )
     scored = {"methods": ("lens", "interchange", "attention"), "forms": 1}
     scored |= {"mechanisms": ("one store", "two stores", "decoy")}
+    tiny = {"number": 2, "tokens": 2, "length": 2, "scales": (1.0,), "each": (1,), "draws": 2}
     return {
+        "gradients": GRADIENTS(policies=("table", "network"), out=out["gradients"], **tiny),
         "bench": BENCH(out=out["bench"], **scored),
         "correctors": CORRECTORS(languages=1, draws=1, out=out["correctors"], **few),
         "planted": PLANTED(model, data=make_sealed_corpus(2), out=out["planted"], **planted),

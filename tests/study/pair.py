@@ -46,6 +46,13 @@ def make_corpus() -> Corpus:
     return Corpus("six facts", {"train": train, **splits})
 
 
+def make_two_way_corpus() -> Corpus:
+    """The six, each asked in both directions as training would show them."""
+    ways: tuple[Direction, ...] = ("d2p", "p2d")
+    splits = {f"both_{way}": [make_fact(i, way, "same") for i in range(6)] for way in ways}
+    return Corpus("six facts", splits, tuple(splits))
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the pair and its corpus lie."""

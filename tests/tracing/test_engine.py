@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.conftest import build
+from tests.conftest import build, prove_alone
 from tests.scripts import load_script
 from unmask import UserError, preset, trace_tokens
 from unmask.net.model import Model
@@ -48,7 +48,10 @@ def test_windows_that_begin_together_make_one_trunk():
 
 @pytest.mark.parametrize(
     "name",
-    ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-post", "tiny-llada2"],
+    [
+        *("tiny", "tiny-blocks", "tiny-llada2"),
+        *prove_alone("tiny-gpt2", "tiny-pythia", "tiny-bert", "tiny-post"),
+    ],
 )
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(

@@ -215,18 +215,23 @@ def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
 
 
 @contextmanager
-def show_stages(names: Sequence[str]) -> Generator[Callable[[str, bool], None]]:
+def show_stages(
+    names: Sequence[str], cost: Callable[[str], float] = lambda name: 1.0
+) -> Generator[Callable[[str, bool], None]]:
     """A function that says that a stage begins, or that it is done; one display for all of them.
 
-    What is tracked meanwhile has a line of its own below them.
+    What is tracked meanwhile has a line of its own below them. The time left supposes that a stage
+    takes as long as its `cost`, in any unit.
     """
     with _open_bars() as bars:
         if bars is None:
-            work, is_inner = _Tracked("stages", len(names), float(len(names))), _is_shown()
+            whole = sum(map(cost, names))
+            work, is_inner = _Tracked("stages", len(names), whole), _is_shown()
 
             def count(name: str, is_done: bool) -> None:
                 work.done += is_done
-                work.cost_done, work.cost_now = float(work.done), float(not is_done)
+                work.cost_done += cost(name) * is_done
+                work.cost_now = cost(name) * (not is_done)
 
             with _show(work, None, is_inner, in_lines=True):
                 yield count

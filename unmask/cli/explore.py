@@ -22,7 +22,9 @@ def explore(
         help="A model's name, folder or file; by default the shipped pair.",
         autocompletion=list_models,
     ),
-    twin: str | None = typer.Option(None, help="Another model, which is shown beside it."),
+    twin: str | None = typer.Option(
+        None, help="Another model, which is shown beside it; MODEL:causal shares its weights."
+    ),
     runs: Path | None = typer.Option(None, help="A run folder, or a folder of them, to look at."),
     port: int = typer.Option(0, help="The port to listen on; 0 for one that is free."),
     no_open: bool = typer.Option(False, "--no-open", help="Do not open a browser."),
@@ -36,9 +38,8 @@ def explore(
     import uvicorn
 
     from unmask.explorer.server import make_app
-    from unmask.explorer.session import Explorer
+    from unmask.explorer.session import Explorer, load_readings
     from unmask.explorer.worker import Worker
-    from unmask.net.loading import load
 
     if runs is not None and not runs.is_dir():
         raise UserError(f"there is no folder {str(runs)!r:.200}: expected runs to look at.")
@@ -46,9 +47,7 @@ def explore(
         names = {"model": model, "twin": twin}
         if model is None:
             names = {"model": SHIPPED_MODEL, "twin": twin or SHIPPED_TWIN}
-        models = {
-            key: load(name, device=device, dtype=dtype) for key, name in names.items() if name
-        }
+        models = load_readings(names, device, dtype)
         worker, token = Worker(), secrets.token_urlsafe(24)
         app = make_app(Explorer(models, runs), worker, token)
         settings = uvicorn.Config(

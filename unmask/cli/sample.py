@@ -123,6 +123,8 @@ def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[
         trajectory.save(save)
     if extras["read"] is None and trajectory.texts:
         _note_empty(trajectory.texts)
+    if settings.drafts is not None and extras["read"] is None:
+        _note_drafts(trajectory)
     if extras["as_json"]:
         print(json.dumps(_describe(trajectory), ensure_ascii=False))
     elif not live:
@@ -137,6 +139,14 @@ def _note_unused(settings: Sampling) -> None:
     given = [f"--{name}" for name in names if getattr(settings, name) != getattr(Sampling, name)]
     if given:
         print(f"{', '.join(given)}: without effect on an autoregressive model.", file=sys.stderr)
+
+
+def _note_drafts(trajectory: "Trajectory") -> None:
+    """What drafting gained, in passes."""
+    from unmask.sampling.speculation import count_per_round
+
+    each = f"{count_per_round(trajectory):.2f} tokens a round"
+    print(f"{each}, a round being 2 of the {trajectory.calls} passes.", file=sys.stderr)
 
 
 def _note_empty(texts: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from unmask.base.seeds import torch_stream
 from unmask.compiled.mechanisms import CONTEXT, FILLING, IDS, WORDS, Compiled, build_compiled
 from unmask.compiled.program import OUT
 from unmask.compiled.truth import list_steps, record, run_exchanged
+from unmask.data.facts import write_facts
 from unmask.net.config import NetConfig
 from unmask.net.loading import load, save
 from unmask.net.model import Blueprint, Model
@@ -28,6 +29,8 @@ from unmask.net.transformer import Transformer
 
 MECHANISM = "mechanism.json"
 """The file that says, beside a model, which mechanism it was trained to have."""
+FACTS_FILE = "facts.jsonl"
+"""Beside a model, the facts that it answers."""
 PART = "resid_out"
 """The states that are aligned with the program's."""
 NONE = -100
@@ -167,10 +170,15 @@ def check_held_out(net: Transformer, groups: list[Alike], is_held: Bool[Tensor, 
     return HeldOut(*(counts[:, 0] / counts[:, 1]).tolist())
 
 
-def save_forced(compiled: Compiled, held_out: HeldOut, settings: Forced, folder: Path) -> None:
-    """The model, and beside it which mechanism it has and what shows it."""
+def save_forced(
+    compiled: Compiled, held_out: HeldOut, settings: Forced, folder: Path, seconds: float
+) -> None:
+    """The model, and beside it its facts, which mechanism it has, what shows it, and what training
+    took of one processor core."""
     save(compiled.model, folder)
-    write_json(folder / MECHANISM, vars(settings) | {"held_out": vars(held_out)})
+    write_facts(folder / FACTS_FILE, compiled.facts)
+    shown = {"held_out": vars(held_out), "processor_seconds": round(seconds, 1)}
+    write_json(folder / MECHANISM, vars(settings) | shown)
 
 
 def load_forced(folder: Path) -> Compiled:

@@ -2,7 +2,7 @@
 
 A site of a question is put in place of the same site of another question, which is asked in the
 same words about another person. It *brings* a word of the answer where the word becomes the other
-question's, and *breaks* it where it becomes another one or none.
+question's, *breaks* it where it becomes a third one, and *stops* it where there is none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,6 +49,12 @@ class Carrier:
     brings: float
     """Share of pairs of questions, of those whose words differ, for which it brings the other's."""
     breaks: float
+    stops: float
+
+    @property
+    def matters(self) -> bool:
+        """Whether the word is another one, or none, after some exchange."""
+        return self.brings + self.breaks + self.stops > 0
 
 
 def list_steps(compiled: Compiled, verb: int = 0, phrasing: int = 0) -> list[list[AnswerStep]]:
@@ -83,10 +89,11 @@ def list_carriers(compiled: Compiled, verb: int = 0, phrasing: int = 0) -> list[
             ]
             for word in alike[0].readers:
                 outcomes = [each[word] for each in exchanged if word in each]
-                brings, breaks = (
-                    outcomes.count(each) / max(1, len(outcomes)) for each in ("brings", "breaks")
+                shares = (
+                    outcomes.count(each) / max(1, len(outcomes))
+                    for each in ("brings", "breaks", "stops")
                 )
-                carriers.append(Carrier(site, alike[0].step, word, brings, breaks))
+                carriers.append(Carrier(site, alike[0].step, word, *shares))
     return carriers
 
 
@@ -110,7 +117,7 @@ def exchange(
     words = {word: at for word, at in step.readers.items() if own[at] != other[at]}
     changed = run_exchanged(program, step, donor, site)
     if changed is None:
-        return dict.fromkeys(words, "breaks")
+        return dict.fromkeys(words, "stops")
     return {
         word: judge_word(own[at], other[at], changed[at].get(OUT)) for word, at in words.items()
     }
@@ -136,7 +143,9 @@ def run_exchanged(
 
 
 def judge_word(clean: int | None, donor: int | None, changed: int | None) -> str:
-    """What an exchange did to a word: `brings`, `breaks` or `neither`."""
+    """What an exchange did to a word: `brings`, `breaks`, `stops` or `neither`."""
+    if changed is None:
+        return "neither" if clean is None else "stops"
     return "neither" if changed == clean else "brings" if changed == donor else "breaks"
 
 

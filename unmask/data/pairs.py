@@ -1,4 +1,4 @@
-"""Prompts and their responses from JSON lines: plain texts, or the turns of a chat."""
+"""Prompts and their responses from JSON lines: plain texts, the turns of a chat, preferences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +34,14 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Preference:
+    """Two responses to a prompt, one of which is preferred."""
+
+    chosen: Pair
+    rejected: Pair
+
+
+@dataclass(frozen=True)
 class PairRows:
     """Pairs as rows of one length, filled up with the end token."""
 
@@ -48,6 +56,8 @@ class PairRows:
 def read_pairs(path: str | Path, chat: ChatTemplate | None = None) -> Iterator[Pair]:
     """The pairs of a file, whose lines have `prompt` and `response`, or `messages`.
 
+    Of preferences, whose lines have `chosen` and `rejected` responses, the chosen ones.
+
     Each answer of a chat makes a pair: its prompt is all that was said before, laid out by the
     template, and its response is what the template adds for the answer.
     """
@@ -57,9 +67,10 @@ def read_pairs(path: str | Path, chat: ChatTemplate | None = None) -> Iterator[P
         where = f"{path}, line {number}"
         if "messages" in record:
             yield from _split_chat(_check_messages(record["messages"], where), chat, where)
+        elif "chosen" in record:
+            yield _read_response(record, "chosen", where)
         elif "response" in record or "prompt" in record:
-            prompt, response = (require_text(record, key, where) for key in ("prompt", "response"))
-            yield Pair(prompt, put_space(prompt, response) if _abut(prompt, response) else response)
+            yield _read_response(record, "response", where)
         else:
             raise UserError(
                 f"{where} has {', '.join(map(repr, record)) or 'nothing'}: expected 'prompt' and "
@@ -67,25 +78,39 @@ def read_pairs(path: str | Path, chat: ChatTemplate | None = None) -> Iterator[P
             )
 
 
+def read_preferences(path: str | Path) -> Iterator[Preference]:
+    """The preferences of a file, whose lines have `prompt`, `chosen` and `rejected`."""
+    if not path_exists(Path(path)):
+        raise UserError(f"{path!s:.200} is not there: expected a file of JSON lines.")
+    for number, record in read_json_lines(path):
+        where = f"{path}, line {number}"
+        sides = (_read_response(record, key, where) for key in ("chosen", "rejected"))
+        yield Preference(*sides)
+
+
 def has_pairs(path: str | Path) -> bool:
     """Whether a file's first line is a prompt with its response, or a chat."""
     if Path(path).is_dir() or not strip_packing(Path(path).name).endswith(".jsonl"):
         return False
     _, record = next(iter(read_json_lines(path)))
-    return "messages" in record or "response" in record
+    return not {"messages", "response", "chosen"}.isdisjoint(record)
 
 
-def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, context: int) -> PairRows:
+def encode_pairs(
+    pairs: Sequence[Pair], tokenizer: Tokenizer, context: int, together: int = 1
+) -> PairRows:
     """Pairs as rows of `context` tokens; those that are longer are left out and counted.
 
-    Prompts have the tokens that a model is given when it is asked.
+    Prompts have the tokens that a model is given when it is asked. So many pairs stay `together`:
+    where one of them is too long, the others are left out with it.
     """
     prompts = tokenizer.encode_batch([pair.prompt for pair in pairs])
     responses = tokenizer.encode_batch([pair.response for pair in pairs], added="nothing")
+    rows = [[*x.ids, *y.ids] for x, y in zip(prompts, responses, strict=True)]
     tokens, starts, lengths = [], [], []
-    for prompt, response in zip(prompts, responses, strict=True):
-        ids = [*prompt.ids, *response.ids]
-        if len(ids) <= context:
+    for number, (prompt, ids) in enumerate(zip(prompts, rows, strict=True)):
+        first = number - number % together
+        if max(map(len, rows[first : first + together])) <= context:
             tokens.append(ids + [tokenizer.end_id] * (context - len(ids)))
             starts.append(len(prompt.ids))
             lengths.append(min(len(ids) + 1, context))
@@ -96,6 +121,12 @@ def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, context: int) -> P
         )
     left_out = len(pairs) - len(tokens)
     return PairRows(*map(torch.tensor, (tokens, starts, lengths)), left_out)
+
+
+def _read_response(record: dict[str, Any], key: str, where: str) -> Pair:
+    """A line's prompt with one of its responses, a space between them."""
+    prompt, response = (require_text(record, name, where) for name in ("prompt", key))
+    return Pair(prompt, put_space(prompt, response) if _abut(prompt, response) else response)
 
 
 def _abut(prompt: str, response: str) -> bool:

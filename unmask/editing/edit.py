@@ -343,8 +343,9 @@ class _Stack:
         return total.to(own.dtype)
 
 
-_STACKS: "WeakKeyDictionary[Transformer, _Stack]" = WeakKeyDictionary()
+_STACKS: "WeakKeyDictionary[nn.ModuleList, _Stack]" = WeakKeyDictionary()
+"""By the layers, which all readings of a network share."""
 
 
 def _find_stack(net: Transformer) -> _Stack:
-    return _STACKS.setdefault(net, _Stack())
+    return _STACKS.setdefault(net.layers, _Stack())

@@ -6,7 +6,7 @@ step counts that follow.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.base.progress import track_inside
@@ -33,9 +33,11 @@ from unmask.evaluation.questions import (
     encode_facts,
     require_tokenizer,
 )
+from unmask.evaluation.signals import GUESSES, find_signals
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
+from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Continuation:
     text: str
     seconds: float
     """Its share of its batch's time."""
+    signals: dict[str, float | None] = field(default_factory=dict)
+    """What the steps of writing say of the answer (`unmask.evaluation.signals`), if asked for."""
 
 
 class AskedModel:
@@ -60,10 +64,13 @@ class AskedModel:
         splits: Sequence[Split],
         length: int | None,
         ranks_by_chain: bool = False,
+        knows_length: bool = False,
     ):
         check_scored(model)
         self.model, self.tokenizer = model, require_tokenizer(model)
         self.ranks_by_chain = ranks_by_chain
+        self.knows_length = knows_length
+        """Whether a row ends where its true answer does; else all end with the canvas."""
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         facts = (fact for split in splits for fact in _list_texts(split))
         self.length = choose_length(model, tokenize_facts(facts, self.tokenizer), length)
@@ -80,6 +87,7 @@ class AskedModel:
         plan: str | Callable,
         order: str | Callable,
         rule: str | None = None,
+        signals: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """A row for each prompt of the split, or part of one, then for each of its controls.
 
@@ -88,8 +96,12 @@ class AskedModel:
         """
         self._open(split)
         judge = None if rule is None else RULES.find(rule)
-        sampling = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
-        texts = self._write(split.facts, sampling | {"plan": plan, "order": order})
+        sampling: dict[str, Any] = {
+            "steps": steps or 1,
+            "guidance": 0.0 if steps is None else guidance,
+        }
+        sampling |= {"plan": plan, "order": order, "guesses": GUESSES if signals else 0}
+        texts = self._write(split.facts, sampling)
         scored = list(zip(split.answers, texts, self._scores, strict=True))
         for ending in ("", CONTROL, FILE_CONTROL):
             # Some prompts have no control: see `Split.controls`.
@@ -129,6 +141,7 @@ class AskedModel:
                     "first_token_entropy": score.first_token_entropy,
                     "tokens": len(score.terms),
                     "seconds": text.seconds,
+                    **text.signals,
                 }
 
     def _open(self, split: Split) -> None:
@@ -163,23 +176,30 @@ class AskedModel:
         """What the model writes after the facts' prompts."""
         model, length = self.model, self.length
         prompts = [self._prompt(fact) for fact in facts]
+        ends = [len(self._encoded[fact].ids) if self.knows_length else length for fact in facts]
 
         def write(batch: Sequence[int]) -> list[Continuation]:
             start = time.perf_counter()
             given = [prompts[i] for i in batch]
-            drawn = sample(
-                model, given, length=length, keep_states=False, cache="exact", **sampling
-            )
-            rows = [
-                row[len(prompt) :] for row, prompt in zip(drawn.tokens.tolist(), given, strict=True)
-            ]
+            stops = [ends[i] for i in batch]
+            drawn = sample(model, given, length=stops, keep_states=False, cache="exact", **sampling)
+            tokens = zip(drawn.tokens.tolist(), given, stops, strict=True)
+            rows = [row[len(prompt) : stop] for row, prompt, stop in tokens]
             seconds = (time.perf_counter() - start) / len(batch)
-            return [Continuation(row, self.tokenizer.decode(row), seconds) for row in rows]
+            signals = find_signals(drawn) if sampling["guesses"] else [{} for _ in rows]
+            texts = map(self.tokenizer.decode, rows)
+            return list(map(Continuation, rows, texts, [seconds] * len(rows), signals))
 
         # A masked model guesses all that is open, a causal one the next token.
         num_logits = length - min(map(len, prompts)) if model.paradigm.has_steps else 1
         passes = 2 if sampling["guidance"] else 1
         rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
+        if sampling["guesses"]:
+            # What is kept of all steps; a causal model takes as many as its context has positions.
+            context = model.net.config.context
+            kept = length * sampling["steps"] if model.paradigm.has_steps else context**2
+            most = MOST_GUESS_BYTES // (GUESSES * BYTES_PER_GUESS * kept)
+            rows = max(1, min(rows, most))
         texts: dict[int, Continuation] = {}
         for group in track_inside(_group_alike(model, prompts, length)):
             for batch, written in map_batches(group, rows, write):

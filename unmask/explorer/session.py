@@ -1,6 +1,6 @@
 """What is explored: models, the texts of their tokens, facts to pick, runs to look at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import product
@@ -22,7 +22,9 @@ from unmask.editing.edit import Edit
 from unmask.evaluation.questions import STUDY_LENGTH
 from unmask.explorer.requests import EditFactRequest, WriteSettings
 from unmask.net.families import parse_families
+from unmask.net.loading import load
 from unmask.net.model import Model
+from unmask.net.readings import split_reading
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.remasking import REMASKINGS
 from unmask.tracing.corruption import CORRUPTIONS
@@ -116,6 +118,18 @@ class Explorer:
             return {}
         folders = [self.runs, *sorted(self.runs.iterdir())]
         return {each.name: each for each in folders if (each / RECORD).is_file()}
+
+
+def load_readings(names: Mapping[str, str | None], device: str, dtype: str) -> dict[str, Model]:
+    """The models of names by their keys; those that differ by their reading share one network."""
+    loaded, models = dict[str, Model](), dict[str, Model]()
+    for key, name in names.items():
+        if name:
+            place, reading = split_reading(name)
+            if place not in loaded:
+                loaded[place] = load(place, device=device, dtype=dtype)
+            models[key] = loaded[place] if reading is None else loaded[place].reading(reading)
+    return models
 
 
 def describe_start(explorer: Explorer) -> dict[str, Any]:

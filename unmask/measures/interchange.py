@@ -12,9 +12,10 @@ another phrasing; the floor. Untrained: as across, with people that training nev
 Either the last subject token's state is replaced, and the rest of the subject by its mean over
 recipients, or the states of all subject tokens, aligned at their ends. The layer is chosen on one
 half of the people, where the donor's answer is likeliest, and results are read on the other half;
-own and untrained are read at the layers chosen for across. Layer -1 is the residual stream before
-layer 0: there words take the place of words, so that it is drawn but not chosen. Shares have 95 %
-intervals by fact and training seed; differences are paired by fact.
+own and untrained are read at the layers chosen for across. With a lender, donors' states are those
+of another reading of the network, causal or diffusion, at the same layer. Layer -1 is the residual
+stream before layer 0: there words take the place of words, so that it is drawn but not chosen.
+Shares have 95 % intervals by fact and training seed; differences are paired by fact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,12 @@ class InterchangeSettings(StateSettings):
     strangers: str | None = option(
         None, "A corpus or file of facts, phrased alike, of people that training never named."
     )
+    lender: str | None = option(
+        None,
+        "The reading of the model's network that donors' states come from, causal or diffusion; by "
+        "default the one that is asked.",
+        choices=lambda: ("causal", "diffusion"),
+    )
     seed: int = option(0, "Seed by which recipients and donors are paired.", least=0)
 
 
@@ -80,7 +87,10 @@ def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Jo
         from unmask.representation.interchange import interchange
 
         own, first, layers = swaps[split], swaps[split][0].recipient, settings.layers or None
-        rows = interchange(inputs.load(member), own, layers, tokens, "mean", settings.length)
+        model, lender = inputs.load(member), None
+        if settings.lender is not None:
+            lender = model.reading(settings.lender)
+        rows = interchange(model, own, layers, tokens, "mean", settings.length, lender)
         keys = member.columns | {"split": split, "direction": first.direction}
         keys |= {"trained": first.trained, "tokens": tokens}
         return {"interchange": [keys | {"fact": row["recipient"]} | row for row in rows]}

@@ -69,6 +69,14 @@ class RecallSettings(SamplingSettings):
         "A further rule by which a text counts as the answer, one of another package.",
         plugin="rule",
     )
+    masks: Literal["canvas", "answer"] = option(
+        "canvas",
+        "Where masks stand: up to the canvas's end, or as many as the true answer has tokens, "
+        "which tells its length.",
+    )
+    signals: bool = option(
+        False, "Keep what each text's trajectory says of it, and whether that tells wrong answers."
+    )
     controls: bool = option(True, "Hold the texts against shuffled answers, too.")
     dtype: str = option(
         "auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else what suits file and processor."
@@ -106,8 +114,10 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
         if member.key not in prepared:
             prepared.clear()
             model, by_chain = inputs.load(member), settings.ranks == "chain_rule"
-            prepared[member.key] = AskedModel(model, splits, settings.length, by_chain)
-        strategies = (settings.plan, settings.order, settings.rule)
+            prepared[member.key] = AskedModel(
+                model, splits, settings.length, by_chain, settings.masks == "answer"
+            )
+        strategies = (settings.plan, settings.order, settings.rule, settings.signals)
         rows = prepared[member.key].measure(split, steps, guidance, *strategies)
         return {"recall": [member.columns | row for row in rows]}
 

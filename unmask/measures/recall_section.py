@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.measures.measure import Described, Rows
+from unmask.measures.recall_signals import describe_signals
 from unmask.measures.recall_summary import (
     CONTROL,
     FILE_CONTROL,
@@ -92,6 +93,7 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         _tabulate(sorted(last, key=lambda cell: list(ENDINGS).index(cell["ending"]))),
         _tabulate_steps([*by_study, *_list_published(result, by_study)], splits),
         *_tabulate_phrasings(summary, last, _list_near(last)),
+        *describe_signals(summary.get("signals", ())),
         *_fold_details(summary, tidy.select(last, ending=""), gaps),
     ]
 

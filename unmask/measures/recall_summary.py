@@ -15,6 +15,7 @@ from unmask.blocks import tidy
 from unmask.blocks.labels import is_causal, order_splits
 from unmask.evaluation.statistics import Clusters, Crossed
 from unmask.measures.measure import Rows, Summary, Tables
+from unmask.measures.recall_signals import judge_signals
 from unmask.results.comparison import Quantity
 from unmask.results.summaries import (
     add_outcome,
@@ -98,7 +99,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     groups, sides = Groups(tables["recall"]), dict[Asking, HitClusters]()
     own = getattr(settings, "rule", None)
     metrics = METRICS if own is None else {own: SHARE} | METRICS
-    names = ("cells", "pairs", "controls", "gains", "templates", "runs", "budgets")
+    names = ("cells", "pairs", "controls", "gains", "templates", "runs", "budgets", "signals")
     summary: dict[str, list[Any]] = {name: [] for name in names}
     for asking in groups.asked:
         named = dict(zip(("model", "split", "steps"), asking, strict=True))
@@ -120,6 +121,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
                 template = {"template": name_template([row["prompt"] for row in same])}
                 means = groups.average(same, (*CELL, "phrasing"), RULES)
                 summary["templates"] += [mean | template for mean in means]
+        summary["signals"] += [named | row for row in judge_signals(rows, rules[0])]
         summary["runs"] += [named | run for run in _list_runs(rows, rules)]
         if "tokens" in rows[0]:
             tokens, steps = sum(row["tokens"] for row in rows) / len(rows), named["steps"]

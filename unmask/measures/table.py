@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Facts": ("recall", "order", "nll", "factorization", "knowns"),
-    "Texts": ("perplexity", "quality", "mending", "infilling"),
+    "Texts": ("perplexity", "quality", "mending", "infilling", "parallel", "transparency"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
-        "edit", "bench",
+        "edit", "relearn", "bench",
     ),
-    "Steering": ("guidance", "correctors", "planted"),
+    "Steering": ("guidance", "correctors", "planted", "gradients"),
 }  # fmt: skip
 """This package's measures by heading; the order of stages and sections. The line that
 `unmask --help` has of each stands in `unmask/assets/verbs.json`."""
-EXPERIMENTS = ("bench", "mending", "infilling", "guidance", "correctors", "planted")
+EXPERIMENTS = (
+    "bench", "relearn", "mending", "infilling", "parallel", "transparency", "guidance",
+    "correctors", "planted", "gradients",
+)  # fmt: skip
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 
 

@@ -125,12 +125,14 @@ def interchange(
     tokens: DonorTokens = "last",
     rest: RestOfSubject = "mean",
     length: int | None = None,
+    lender: Model | None = None,
 ) -> list[dict[str, Any]]:
     """A row for each swap without any change (`layer` None), and for each layer.
 
     `logp_donor` and `logp_recipient` are the log-probabilities of both answers in nats by the chain
     rule; `says_donor` and `says_recipient` are true where greedy decoding writes them. By default
-    all layers are swapped, and -1, the stream before them.
+    all layers are swapped, and -1, the stream before them. Donors' states are the model's own, or
+    those of a `lender`, another reading of its network.
     """
     if not swaps:
         raise UserError("no swaps were given: expected at least one, as `make_swaps` gives them.")
@@ -138,9 +140,11 @@ def interchange(
     prompts = [
         lay_out_prompt(model, swap.recipient, [swap.answer, swap.recipient]) for swap in swaps
     ]
-    lent = [lay_out_prompt(model, swap.donor, []) for swap in swaps]
+    lender = lender or model
+    lent = [lay_out_prompt(lender, swap.donor, []) for swap in swaps]
     canvas = choose_canvas(model, [*prompts, *lent], length)
-    donor_states = collect_subjects(model, lent, layers, canvas)
+    lent_canvas = choose_canvas(lender, [*prompts, *lent], length)
+    donor_states = collect_subjects(lender, lent, layers, lent_canvas)
     means: list[Tensor | None] = [None for _ in layers]
     if tokens == "last" and rest == "mean":
         own = collect_subjects(model, prompts, layers, canvas)

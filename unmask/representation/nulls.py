@@ -122,11 +122,19 @@ def assess_overlap(
         return _make_unmeasured(len(left), permutations)
     width, rank = left.shape[1], min(choose_rank(len(left)), left.shape[1])
     assert right.shape[1] == width
-    generator = np.random.default_rng(derive_seed(seed, "directions", width))
     axes, _ = SHARED_DIRECTIONS.prepare(left, right, rank)
-    drawn = (np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations))
-    null = np.array([SHARED_DIRECTIONS.compare(axes, each).value for each in drawn])
+    drawn = _draw_directions(width, rank, permutations, seed)
+    null = np.asarray(SHARED_DIRECTIONS.compare(axes, drawn).value)
     return _conclude(SHARED_DIRECTIONS, *_compress(left, right, True), null)
+
+
+@lru_cache(maxsize=1)
+def _draw_directions(
+    width: int, rank: int, permutations: int, seed: int
+) -> Float[np.ndarray, "R D r"]:
+    """Orthonormal columns, the same for all layers."""
+    generator = np.random.default_rng(derive_seed(seed, "directions", width))
+    return np.linalg.qr(generator.normal(size=(permutations, width, rank)))[0]
 
 
 def _make_unmeasured(num_facts: int, permutations: int) -> Assessed:

@@ -5,11 +5,13 @@ well. What is done is not done again; what a stage could not measure is stored a
 that an error stopped is tried again when the study is resumed.
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from unmask.base.config import CheckedSettings, build, check_arguments
@@ -18,7 +20,7 @@ from unmask.base.errors import NotMeasuredError, UserError, suggest
 from unmask.base.files import write_json
 from unmask.base.identity import digest_values
 from unmask.base.locks import RunRefusedError
-from unmask.base.progress import show_stages
+from unmask.base.progress import announce, show_stages
 from unmask.base.reading import read_json
 from unmask.base.runs import DIGESTS, PAGE, RECORD, make_record, open_run, read_record
 from unmask.base.work import WorkEngine
@@ -27,14 +29,16 @@ from unmask.measures.inputs import RunFolders, digest_families, record_models
 from unmask.measures.measure import Measure, Stage
 from unmask.measures.runner import read_result, run_measure
 from unmask.measures.table import list_measures
+from unmask.study.inputs import find_asked, find_families, save_made_corpus
+from unmask.study.pace import SAMPLE, Pace, count_units, count_usual, find_count
 from unmask.study.settings import CORPUS, Size, StudySettings
 
 if TYPE_CHECKING:
-    from unmask.data.corpus import Corpus
     from unmask.measures.result import Result
-    from unmask.net.families import Family
 
 STAGES_FILE = "stages.json"
+
+_log = logging.getLogger(__name__)
 
 Report = Callable[[str, float | None], None]
 """Called when a stage is done, with its name and its seconds; None where it was done before."""
@@ -112,20 +116,30 @@ def run_study(
     """
     from unmask.report.page import draw_report
 
+    began = time.perf_counter()
     settings, engine = build(StudySettings, changes, "unmask.run_study", settings), find_engine(on)
     known = list_stages(settings.size)
     for name in stages:
         if name not in known:
             raise UserError(_describe_unknown(name, settings.size))
     wanted = [name for name in known if not stages or name in stages]
-    with _open(settings, Path(out), fresh) as study, show_stages([*wanted, "page"]) as show:
+    with ExitStack() as stack:
+        study = stack.enter_context(_open(settings, Path(out), fresh))
+        pace = _find_pace(study, settings, wanted)
+        costs = {name: count_units(name, number) for name, number in pace.left.items()}
+        shown = show_stages([*wanted, "page"], lambda name: costs.get(name, 0.0))
+        show = stack.enter_context(shown)
         for name in wanted:
             show(name, False)
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             was_done = study.is_done(name)
             if not was_done:
-                entry = _run_stage(study, settings, name, *known[name], engine)
-                _record(study, entry | {"seconds": time.perf_counter() - start})
+                counts = _choose_counts(study, settings, name, pace, start - began)
+                entry = _run_stage(study, settings, name, *known[name], engine, counts)
+                seconds = time.perf_counter() - start
+                used = time.process_time() - used
+                _record(study, entry | {"seconds": seconds, "processor_seconds": used})
+                pace.end(name, counts, seconds, entry["missing"] is None)
             show(name, True)
             if report is not None:
                 report(name, None if was_done else time.perf_counter() - start)
@@ -133,6 +147,47 @@ def run_study(
         draw_report([study.folder], study.folder / PAGE)
         show("page", True)
     return study
+
+
+def _find_pace(study: StudyRun, settings: StudySettings, stages: Sequence[str]) -> Pace:
+    """What is left to do and how fast it goes, by a moment's work; said where it is known."""
+    known = list_stages(settings.size)
+    pace = Pace({name: count_usual(name, known[name][1].sizes.get("laptop")) for name in stages
+                 if not study.is_done(name)} | {"page": 0})  # fmt: skip
+    if settings.size != "laptop" or len(pace.left) == 1:
+        return pace
+    with suppress(UserError):  # where it cannot be run, its stage says why
+        with announce("how fast this machine is"):
+            pace.time_sample(find_sample(study, settings, *known[SAMPLE]))
+        if settings.within is None:
+            speed = "at the speed of the first seconds"
+            _log.info("%s %s; --within MINUTES chooses sizes", pace.say(), speed)
+        elif pace.estimate(0.0) > 60 * settings.within:
+            too_little = "--within %g is too little: the smallest study takes %s"
+            _log.warning(too_little, settings.within, pace.say(0.0))
+    return pace
+
+
+def find_sample(
+    study: StudyRun, settings: StudySettings, measure: Measure, stage: Stage
+) -> Callable[[], object]:
+    """A piece of a study's work: the first job of a stage, with a prompt of each split."""
+    chosen = choose_settings(study, settings, measure, stage, {"limit": 1})
+    inputs = measure.inputs.read(_choose_inputs(study, settings, measure, stage), chosen)
+    return next(iter(measure.jobs(inputs, chosen))).work
+
+
+def _choose_counts(
+    study: StudyRun, settings: StudySettings, name: str, pace: Pace, passed: float
+) -> dict[str, int]:
+    """How many prompts or facts a stage has, where that is not as usual."""
+    count = find_count(name, list_stages()[name][1].sizes.get("laptop"))
+    if count is None or settings.size != "laptop":
+        return {}
+    if (study.folder / name / RECORD).is_file():  # what was begun keeps its size
+        return {count: read_record(study.folder / name).settings[count]}
+    within = settings.within
+    return {} if within is None else {count: pace.choose(name, 60 * within - passed)}
 
 
 def _describe_unknown(stage: str, size: str) -> str:
@@ -176,7 +231,7 @@ def _open(settings: StudySettings, out: Path, fresh: bool) -> Generator[StudyRun
 
     if settings.dtype != "auto":
         resolve_dtype(settings.dtype)
-    families, corpus = _find_families(settings), _find_corpus(settings, out, fresh)
+    families, corpus = find_families(settings), find_asked(settings, out, fresh)
     contents = digest_values(corpus.splits.items())
     inputs = record_models(families) | {
         DIGESTS: digest_families(families) | {"the data": {"contents": contents}}
@@ -184,9 +239,11 @@ def _open(settings: StudySettings, out: Path, fresh: bool) -> Generator[StudyRun
     record = make_record("study", settings.to_record(), inputs, device=settings.device)
     before = read_record(out).settings if (out / RECORD).is_file() else settings.to_record()
     files = list_study_files(before.get("data") is None)
-    with open_run(out, record, loose=frozenset({"device"}), files=files, fresh=fresh) as folder:
+    with open_run(
+        out, record, loose=frozenset({"device", "within"}), files=files, fresh=fresh
+    ) as folder:
         if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
-            _save_corpus(corpus, folder / CORPUS, families[0])
+            save_made_corpus(corpus, folder / CORPUS, families[0])
         yield StudyRun(folder)
 
 
@@ -201,42 +258,6 @@ def list_study_files(makes_corpus: bool) -> list[str]:
     return [*stages, *corpus, STAGES_FILE]
 
 
-def _find_families(settings: StudySettings) -> "list[Family]":
-    from unmask.net.families import parse_families
-
-    families = parse_families([name for name in settings.pair if name is not None])
-    if not families[0].paradigm.fills_masks:
-        raise UserError(
-            f"{families[0].name} is a {families[0].kind} model: the study un-masks texts; give a "
-            "masked diffusion model as --model, and an autoregressive one as --twin."
-        )
-    if len(families) == 2 and families[1].paradigm.sees_later:
-        raise UserError(
-            f"{families[1].name} is a {families[1].kind} model: the twin is an autoregressive one."
-        )
-    return families
-
-
-def _find_corpus(settings: StudySettings, out: Path, fresh: bool) -> "Corpus":
-    from unmask.data.reversal_corpus import make_reversal_corpus
-    from unmask.data.sources import read_asked
-
-    if settings.data is not None:
-        return read_asked(settings.data)
-    if (out / CORPUS / "corpus.json").is_file() and not fresh:
-        return read_asked(out / CORPUS)  # what the stages ask, in case it was changed
-    return make_reversal_corpus(settings.facts, settings.seed)
-
-
-def _save_corpus(corpus: "Corpus", folder: Path, family: "Family") -> None:
-    from unmask.data.corpus import save_corpus
-    from unmask.evaluation.questions import require_tokenizer
-    from unmask.net.loading import load
-
-    model = load(family.places[0], "cpu")
-    save_corpus(corpus, folder, require_tokenizer(model))
-
-
 def _run_stage(
     study: StudyRun,
     settings: StudySettings,
@@ -244,11 +265,12 @@ def _run_stage(
     measure: Measure,
     stage: Stage,
     engine: WorkEngine | None,
+    counts: Mapping[str, int],
 ) -> dict[str, Any]:
     """Run a stage; what stops it as a whole is stored as a code with its values."""
     entry: dict[str, Any] = {"stage": name, "measure": measure.name, "missing": None}
     try:
-        chosen = choose_settings(study, settings, measure, stage)
+        chosen = choose_settings(study, settings, measure, stage, counts)
         given = _choose_inputs(study, settings, measure, stage)
         inputs = measure.inputs.read(given, chosen)
         run_measure(measure, inputs, chosen, study.folder / name, engine=engine, given=given)
@@ -263,9 +285,16 @@ def _run_stage(
 
 
 def choose_settings(
-    study: StudyRun, settings: StudySettings, measure: Measure, stage: Stage
+    study: StudyRun,
+    settings: StudySettings,
+    measure: Measure,
+    stage: Stage,
+    counts: Mapping[str, int] = MappingProxyType({}),
 ) -> CheckedSettings:
-    """A measure's settings: the size's, else the study's of the same name, else its defaults."""
+    """A measure's settings: the size's, else the study's of the same name, else its defaults.
+
+    `counts` take the place of the size's.
+    """
     from unmask.base.devices import choose_dtype
 
     own = {field.name for field in fields(measure.settings)}
@@ -274,7 +303,7 @@ def choose_settings(
     takes_one = get_type_hints(measure.settings).get("guidance") is float
     if isinstance(settings.guidance, tuple) and takes_one:
         values["guidance"] = settings.guidance[0]  # what takes one strength has the first
-    values |= stage.sizes.get(settings.size) or {}
+    values |= {**(stage.sizes.get(settings.size) or {}), **counts}
     if values.get("dtype") == "auto":
         # A stage that leaves the choice to the file does not do so in a study.
         on_gpu = getattr(measure.settings, "dtype_on_gpu", "auto")

@@ -28,6 +28,13 @@ class StudySettings(MachineSettings):
     )
     facts: int = option(30, "Facts in each group of a corpus that is made.", least=1)
     size: Size = option("laptop", "How much is measured; full is for a GPU.")
+    within: float | None = option(
+        None,
+        "Minutes that it may take at the size laptop: numbers of facts and prompts are chosen by "
+        "the speed that it measures.",
+        above=0,
+        is_identity=False,
+    )
     guidance: float | tuple[float, ...] = option(
         0.0,
         "Guidance where texts are drawn, or several strengths; traces and knock-out have none.",
@@ -56,6 +63,8 @@ class StudySettings(MachineSettings):
         return self.model, self.twin
 
     def _problems(self):
+        if self.within is not None and self.size != "laptop":
+            yield f"within was given for the size {self.size}, only laptop has sizes to choose"
         if self.model is None and self.twin is not None:
             yield f"a twin {self.twin} was given without a diffusion model: name it by --model"
         if self.model is not None and self.model == self.twin:

@@ -93,7 +93,7 @@ def run_toy(
     # Tensors this small gain nothing from threads: variants run side by side on one core each.
     engine = LocalEngine(max(1, min(torch.get_num_threads(), len(names))))
     costs = {name: float(settings.steps or VARIANTS[name].training_steps) for name in names}
-    with tempfile.TemporaryDirectory(prefix=".toy-", dir=out) as scratch:
+    with tempfile.TemporaryDirectory(prefix="toy-") as scratch:
         work = _ToyWork(settings, Path(scratch))
         with closing(run_jobs(work, costs, engine, "learning the toy language")) as jobs:
             for _, error in jobs:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,13 @@ from unmask.objectives.batch import Batch
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.discrete import process_loss
 from unmask.objectives.vectors import gaussian_loss, predict_tokens
-from unmask.objectives.warping import TimeWarp, keep_uniform, leave_one_out, soften
+from unmask.objectives.warping import (
+    TimeWarp,
+    find_signal,
+    keep_uniform,
+    leave_one_out,
+    soften,
+)
 from unmask.sampling.ancestral import draw, sample_ancestral, sample_gaussian
 from unmask.toy.language import LENGTH, UNITS
 
@@ -109,28 +115,13 @@ class CurriculumVariant(DiscreteVariant):
         return replace(self, temperature=max(0.0, 0.3 * (1 - 2 * share)))
 
     def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
-        hard, soft = soften(x0, find_signal(t), self.temperature, NUM_UNITS, streams)
+        hard, soft = soften(x0, find_signal(t, NUM_UNITS), self.temperature, NUM_UNITS, streams)
         vectors = soft.to(net.embedding.weight.dtype) @ net.embedding.weight[:NUM_UNITS]
         with net.patch({"embed": lambda x: vectors}):
             logits = net(hard, t=t)
         # The bound at the time when uniform noise has kept as much as this gaussian noise.
-        when = (1 - keep_uniform(find_signal(t), NUM_UNITS))[:, None]
+        when = (1 - keep_uniform(find_signal(t, NUM_UNITS), NUM_UNITS))[:, None]
         return self.process.nll(logits, x0, hard, when.clamp(1e-3, 1 - 1e-3)).mean()
-
-
-def find_signal(t: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-    """alpha of gaussian noise at which uniform noise is about as strong as linear noise at t."""
-    grid, kept = _tabulate_signal()
-    place = torch.searchsorted(kept, (1 - t.double()).contiguous()).clamp(1, len(grid) - 1)
-    low, high = kept[place - 1], kept[place]
-    share = ((1 - t.double() - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
-    return grid[place - 1] + share * (grid[place] - grid[place - 1])
-
-
-@cache
-def _tabulate_signal() -> tuple[Tensor, Tensor]:
-    grid = torch.linspace(0, 0.999, 512, dtype=torch.float64)
-    return grid, keep_uniform(grid, NUM_UNITS)
 
 
 @dataclass(frozen=True)
@@ -255,8 +246,13 @@ def read(
     net: Transformer, rows: Int[Tensor, "B L"], t: Float[Tensor, "B"] | None = None
 ) -> Float[Tensor, "B L V"]:
     """Logits of rows that are all at the same time: equal ones, most of them, are read once."""
-    distinct, places = rows.unique(dim=0, return_inverse=True)
-    return net(distinct, t=None if t is None else t[: len(distinct)])[places]
+    # Rows as numbers are sorted in a tenth of the time; parts of 1,024 stay in the cache.
+    base = NUM_UNITS + 1
+    powers = base ** torch.arange(rows.shape[1] - 1, -1, -1)
+    codes, places = (rows * powers).sum(-1).unique(return_inverse=True)
+    parts = (codes[:, None] // powers % base).split(1024)
+    logits = [net(part, t=None if t is None else t[: len(part)]) for part in parts]
+    return torch.cat(logits)[places]
 
 
 @torch.no_grad()

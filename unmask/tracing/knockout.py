@@ -23,6 +23,7 @@ from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.batches import ran_out_of_memory
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
+from unmask.tracing.cut_cells import CutCell, run_cells
 from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
@@ -299,10 +300,6 @@ def _check_windows(windows: Sequence[Window] | None, width: int, layers: int) ->
     return tuple((int(start), int(stop)) for start, stop in windows)
 
 
-CutCell = tuple[int, Window]
-"""The number of an edge, and the layers in which it is cut."""
-
-
 def _run(
     question: Question, cuts: Bool[Tensor, "E L L"], windows: Sequence[Window], memory: int | None
 ) -> tuple[
@@ -343,9 +340,9 @@ def _run(
     while todo:
         chunk = todo[:most]
         try:
-            ends = _run_cells(question, chunk, cuts, sees, streams)
+            ends = run_cells(question, chunk, cuts, sees, streams, reader.rows)
             sample = torch.zeros(len(chunk), dtype=torch.long, device=ends.device)
-            read = reader.read(ends[:, reader.rows], sample)
+            read = reader.read(ends, sample)
         except RuntimeError as error:
             if not ran_out_of_memory(error) or len(chunk) == 1:
                 raise
@@ -370,27 +367,3 @@ def _list_masks(question: Question, x: Float[Tensor, "B L D"]) -> Iterator[Bool[
             yield view.mask & everything
         else:
             yield everything.tril() if view.is_causal else everything
-
-
-def _run_cells(
-    question: Question,
-    cells: Sequence[CutCell],
-    cuts: Bool[Tensor, "E L L"],
-    sees: Sequence[Bool[Tensor, "L L"]],
-    streams: Sequence[Float[Tensor, "1 L D"]],
-) -> Float[Tensor, "B L D"]:
-    """The stream that leaves the last layer in each cell; cells are sorted by where they begin."""
-    net = question.model.net
-    starts, stops = zip(*(window for _, window in cells), strict=True)
-    cut = cuts[[edge for edge, _ in cells]]
-    x, whole = streams[0][:0], net.view(streams[0])
-    for layer in range(min(starts), net.config.layers):
-        x = torch.cat((x, streams[layer].expand(starts.count(layer), -1, -1)))
-        block, view = net.block(layer), whole.of(layer)
-        is_cut = torch.tensor([layer < stop for stop in stops[: len(x)]], device=x.device)
-        mask = sees[layer] & ~(cut[: len(x)] & is_cut[:, None, None])
-        view = replace(view, mask=mask[:, None], is_causal=False)
-        tokens = question.tokens[0].expand(len(x), -1)
-        with net.taps.on_tokens(tokens), net.taps.in_rows((0,)):
-            x = block.run(x, view, net.taps.at(f"layers.{layer}."))
-    return x

@@ -10,7 +10,8 @@ A state matters where exchanging it for the same state of another question chang
 program, and is enough where it brings the other's; an edge matters where the word changes without
 it. The method `interchange` makes the same exchanges in the network: its score shows that networks
 do what their programs say. Networks may also be trained to have a mechanism
-(`unmask.compiled.forced`); of these the stream alone is scored.
+(`unmask.compiled.forced`): of these the stream alone is scored, at states whose exchange leaves the
+program with a word.
 
 AUROC is how often a place that matters scores above one that does not: 0.5 is chance. A place is
 called clear above the threshold that does best on hand-written networks of other mechanisms. Among

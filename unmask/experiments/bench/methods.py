@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unmask.base.plugins import Registry
 from unmask.base.seeds import torch_stream
+from unmask.experiments.bench.rewrite import Rewrite
 from unmask.experiments.bench.task import EDGES, PARTS, Localisation, PlaceScores
 from unmask.representation.erasure import StateSet, fit_eraser
 from unmask.representation.readout import fit_and_predict
@@ -251,6 +252,27 @@ def cut_each_edge(task: Localisation) -> PlaceScores:
     return {EDGES: scores}
 
 
+def exchange_edges(task: Localisation) -> PlaceScores:
+    """What one position takes of another, exchanged for what it would take in another question.
+
+    The path from the one to the other alone: where attention goes, and what all other positions
+    read, stays as it is.
+    """
+    net, layers, length = task.model.net, task.model.net.config.layers, task.tokens.shape[1]
+    scores, parts = torch.zeros(layers, length, length), ("attn_z", "attn_v", "attn_pattern")
+    with torch.no_grad(), net.capture(*(f"layers.*.{part}" for part in parts)) as taken:
+        net(task.tokens)
+    for layer in range(layers):
+        z, v, pattern = (taken[f"layers.{layer}.{part}"] for part in parts)
+        changes = torch.einsum("qhij,qjhd->ijqhd", pattern, v.roll(1, 0) - v)
+        is_other = changes.abs().amax((2, 3, 4)) > SAME
+        for i, j in is_other.nonzero().tolist():
+            if j and i != j:
+                put = task.patch(f"layers.{layer}.attn_z", i, z[:, i] + changes[i, j])
+                scores[layer, i, j] = (task.clean - put).mean()
+    return {EDGES: scores}
+
+
 def attribute_edges(task: Localisation) -> PlaceScores:
     """What each edge of attention brings to the word's log p, by the gradient alone."""
     net, layers = task.model.net, range(task.model.net.config.layers)
@@ -290,7 +312,9 @@ METHODS = Registry[Locator | Callable[[Localisation], PlaceScores]](
         "lens": read_lens,
         "probe": Probe(),
         "erasure": Erasure(),
+        "edit": Rewrite(),
         "cut": cut_each_edge,
+        "path": exchange_edges,
         "attention": read_attention,
         "edge-attribution": attribute_edges,
         "random": draw_scores,

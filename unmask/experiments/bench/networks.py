@@ -96,16 +96,17 @@ def list_truth(compiled: Compiled, is_trained: bool = False) -> Iterator[dict[st
     A state *matters* where exchanging it for another question's changes a word, and is *enough*
     where it brings the other's. An edge matters where a word changes without it. Edges to the
     beginning, and from a position to itself, are not asked about. A network that was trained is
-    aligned with its program in the stream after each layer alone.
+    aligned with its program in the stream after each layer alone, and where the program has no word
+    after an exchange, training asked for none: those states are left out.
     """
     sites, tasks = {site: part for part, site in PARTS.items()}, list_localisations(compiled)
     for each in list_carriers(compiled):
         layer, site, at = each.site
-        is_aligned = site in sites and (not is_trained or site == PART)
+        is_aligned = site in sites and (not is_trained or (site == PART and not each.stops))
         if is_aligned and each.word == each.step - 1:
             yield {
                 **_place(tasks[each.step - 1], each.step, sites[site], layer, at),
-                "matters": each.brings + each.breaks > 0,
+                "matters": each.matters,
                 "is_enough": each.brings > 0,
             }
     for step, needed in () if is_trained else list_needed_edges(compiled).items():

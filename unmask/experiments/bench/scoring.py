@@ -1,6 +1,7 @@
 """PlaceScores of methods against the truth: areas, hits, and what is called clear by a threshold.
 
-What counts as clear is chosen on hand-written networks of other mechanisms, by the best F1 there.
+What counts as clear is chosen on hand-written networks of other mechanisms, by the best F1 there,
+among the parts that are scored: of a trained network the stream alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from unmask.blocks.tidy import Record, group_by
+from unmask.evaluation.detection import find_area
 from unmask.experiments.bench.task import EDGES
 from unmask.measures.measure import Rows
 
@@ -36,21 +38,26 @@ def score_networks(scores: Rows, truth: Rows, runs: Rows) -> Iterator[dict[str, 
     costs = {(row["network"], row["method"]): row for row in runs}
     for (method, scored), rows in group_by(join_truth(scores, truth), "method", "scored").items():
         by_network = group_by(rows, "network")
-        sides = {name: _to_arrays(own) for name, own in by_network.items()}
+        parts = {name: frozenset(row["part"] for row in own) for name, own in by_network.items()}
+        sides = {kept: {name: _to_arrays([row for row in own if row["part"] in kept])
+                        for name, own in by_network.items()}
+                 for kept in set(parts.values())}  # fmt: skip
         for name, own in by_network.items():
-            values, matters = sides[name]
+            alike = sides[parts[name]]
+            values, matters = alike[name]
             others = [
-                sides[other] for other, theirs in by_network.items() if is_other(theirs[0], own[0])
+                alike[other] for other, theirs in by_network.items() if is_other(theirs[0], own[0])
             ]
             limit = choose_threshold(others)
             is_clear = values > limit
             hits, count = int((is_clear & matters).sum()), int(is_clear.sum())
             cost = costs[name, method]
             enough = [row["is_enough"] for row in own]
+            stream = _to_arrays([row for row in own if row["part"] == "resid"])
             yield {
                 "model": method, "scored": scored, "fact": name, "seed": 0,
                 **{key: own[0][key] for key in ("mechanism", "reads", "stores", "weights")},
-                "auroc": find_area(values, matters),
+                "auroc": find_area(values, matters), "stream": find_area(*stream),
                 "enough": None if scored == EDGES else find_area(values, np.array(enough, bool)),
                 "precision": find_precision(values, matters),
                 "top": find_top(values, matters),
@@ -141,16 +148,6 @@ def choose_gap(values: Float[np.ndarray, "N"], is_one: Bool[np.ndarray, "N"]) ->
     return float(most[len(most) // 2])
 
 
-def find_area(values: Float[np.ndarray, "N"], is_true: Bool[np.ndarray, "N"]) -> float | None:
-    """AUROC: how often what is true scores above what is not; ties count half."""
-    from scipy.stats import rankdata
-
-    true, false = int(is_true.sum()), int((~is_true).sum())
-    if not true or not false:
-        return None
-    return float((rankdata(values)[is_true].sum() - true * (true + 1) / 2) / (true * false))
-
-
 def find_precision(values: Float[np.ndarray, "N"], is_true: Bool[np.ndarray, "N"]) -> float:
     """Average precision; what ties is found together."""
     true, total, area = 0, 0, 0.0
@@ -175,5 +172,5 @@ def find_top(values: Float[np.ndarray, "N"], is_true: Bool[np.ndarray, "N"]) -> 
 def _to_arrays(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """PlaceScores and truths; scores to six digits, so that rounding breaks no tie."""
     values = np.array([row["score"] for row in rows], float)
-    size = np.abs(values).max() or 1.0
+    size = np.abs(values).max(initial=0.0) or 1.0
     return np.round(values / size, 6) * size, np.array([row["matters"] for row in rows], bool)

@@ -69,7 +69,7 @@ class Localisation:
             net(self.tokens if tokens is None else tokens)
         return {name: x[:, -self.tokens.shape[1] :] for name, x in taken.items()}
 
-    def patch(self, site: str, at: int, states: Float[Tensor, "Q D"]) -> Float[Tensor, "Q"]:
+    def patch(self, site: str, at: int, states: Float[Tensor, "Q *D"]) -> Float[Tensor, "Q"]:
         """The words' probabilities with other states at a position."""
 
         def put(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ small language, so that its bias is known without drawing anything.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations, product
 from typing import Protocol
@@ -75,6 +76,14 @@ class SmallLanguage:
         """Texts of the law itself."""
         generator = torch.Generator().manual_seed(seed)
         return self.texts[torch.multinomial(self.law, rows, True, generator=generator)]
+
+    def find_joint(self, state: Int[Tensor, "L"], positions: Sequence[int]) -> Float[Tensor, "..."]:
+        """p(tokens at some masked positions | the written ones), a dimension for each position."""
+        fits = (state == self.num_tokens) | (state == self.texts)
+        weights = (fits.all(-1).double() * self.law).view((self.num_tokens,) * self.length)
+        others = [d for d in range(self.length) if d not in positions]
+        joint = weights.sum(others) if others else weights
+        return joint / joint.sum()
 
     def find_distance(self, texts: Int[Tensor, "B L"]) -> float:
         """Total variation between the law and the shares of texts that were drawn."""
@@ -149,7 +158,9 @@ class ExactModel(Model):
 
     def logits(self, tokens, real=None, at=None, *_, **__) -> Float[Tensor, "*n V"]:
         logp = self.law.find_marginals(tokens).log()
-        return logp if at is None else logp[at]
+        if at is None or at.dtype == torch.bool:
+            return logp if at is None else logp[at]
+        return logp.take_along_dim(at.expand(len(logp), -1)[..., None], 1)
 
 
 def list_states(law: SmallLanguage) -> Int[Tensor, "S L"]:

@@ -86,7 +86,7 @@ class ExactToys:
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "ExactToys":
         if given.get("models") or given.get("data") is not None:
             raise UserError(
-                "models or data were given: correctors are compared on exact laws, made from the "
+                "models or data were given: these are compared on exact laws, made from the "
                 "settings; leave models and data out."
             )
         return self
