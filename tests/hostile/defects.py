@@ -4,6 +4,7 @@ Each of `defects.yaml` is put into a copy of the package, alone, and the suite i
 test fails. Tests that fail without a defect count for none.
 """
 
+import ast
 import contextlib
 import importlib
 import json
@@ -12,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -19,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import FrameType
 
 import yaml
 
@@ -36,8 +39,8 @@ STAGES = {
     LONG: ["-m", "prove", "--deselect", f"{SUITE}/test_kills.py"],
     KILLS: ["-m", "prove", "-k", "test_kills"],
 }
-"""Parts of the suite, one after the other: the likeliest files, what `make test` runs of it, then
-what takes long, then kills."""
+"""Parts of the suite, one after the other: tests that call the defect's function, first those of
+the files about its subject; then all that takes long, then kills."""
 LIKELY = {
     "base/config": ["tests/hostile/test_limits.py"],
     "base/devices": ["tests/hostile/test_mistakes.py", "tests/base/test_devices.py"],
@@ -76,9 +79,7 @@ LIBRARIES = ("torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", 
              "jaxtyping", "beartype", "filelock", "pytest", "_pytest.assertion")  # fmt: skip
 """What is imported once, for all defects."""
 CASES = 3
-"""How many cases of one test function are run, of those that run a defect's lines."""
-Reach = Mapping[str, Mapping[str, Sequence[str]]]
-"""By file and line of the package, the tests that run it."""
+"""How many cases of one test function are run, of those that call a defect's function."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,13 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def run_suite(tree: Path, words: Sequence[str], stops: bool = True) -> list[str]:
-    """The tests that fail in a tree, by a pytest of their own; one that does not end is named."""
+def run_suite(tree: Path, words: Sequence[str]) -> list[str]:
+    """The first test that fails in a tree, by a pytest of its own, or that it does not end."""
     out, log = tree / "failed.json", tree / "log"
     out.unlink(missing_ok=True)
     if (pid := os.fork()) == 0:
         try:
-            _run_pytest(tree, [*words, *OUT_OF_IT, *(["-x"] if stops else [])], out, log)
+            _run_pytest(tree, [*words, *OUT_OF_IT, "-x"], out, log)
         except BaseException:
             log.write_text(traceback.format_exc(), "utf-8")
         finally:
@@ -132,7 +133,7 @@ def run_suite(tree: Path, words: Sequence[str], stops: bool = True) -> list[str]
     return json.loads(out.read_text("utf-8"))
 
 
-def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path) -> None:
+def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path, *plugins: object) -> None:
     """In a process of its own: run tests of a tree, and write which of them fail."""
     import pytest
 
@@ -159,51 +160,113 @@ def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path) -> None:
     sys.path[:] = [str(tree), *(each for each in sys.path if each not in own)]
     watch = Watch()
     usual = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main([*usual, *words], plugins=[watch])
+    code = pytest.main([*usual, *words], plugins=[watch, *plugins])
     if code not in (0, 1, 5) and not watch.failed:
         watch.failed.append(f"pytest ends with {int(code)}")
     out.write_text(json.dumps(watch.failed), "utf-8")
 
 
-def find_tests(defect: Defect, text: str, likely: Sequence[str], reach: Reach) -> list[str]:
-    """Tests that run the lines of a defect, the likeliest first, a few of each function's cases."""
-    start = text[: text.index(defect.old)].count("\n") + 1
-    lines = range(start, start + defect.old.count("\n") + 1)
-    known = reach.get(defect.file, {})
-    tests = dict.fromkeys(test for line in lines for test in known.get(str(line), ()))
-    tests.pop("", None)  # imports
+def find_function(defect: Defect, text: str) -> tuple[str, int] | None:
+    """File and first line of the function that a defect is in; None outside of all."""
+    line = text[: text.index(defect.old) + 1].count("\n") + 1
+    line += len(defect.old) - len(defect.old.lstrip("\n")) > 0
+    found = None
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first <= line <= (node.end_lineno or 0) and (found is None or first > found[1]):
+                found = (defect.file, first)
+    return found
+
+
+class Reach:
+    """A plugin of pytest: which tests call the functions of defects, and how long they take."""
+
+    def __init__(self, tree: Path, functions: Mapping[str, tuple[str, int] | None]) -> None:
+        self.names: dict[tuple[str, int], list[str]] = {}
+        for name, place in functions.items():
+            if place is not None:
+                file = str(tree / "unmask" / place[0])
+                self.names.setdefault((file, place[1]), []).append(name)
+        self.tests: dict[str, dict[str, float]] = {name: {} for name in functions}
+        self.called: set[tuple[str, int]] = set()
+
+    def _hear(self, frame: FrameType, event: str, argument: object) -> None:
+        place = (frame.f_code.co_filename, frame.f_code.co_firstlineno)
+        if place in self.names:
+            self.called.add(place)
+
+    def pytest_runtest_logstart(self) -> None:
+        self.called, self.begin = set(), time.process_time()
+        threading.settrace(self._hear)
+        sys.settrace(self._hear)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        sys.settrace(None)
+        seconds = round(time.process_time() - self.begin, 3)
+        for name in (name for place in self.called for name in self.names[place]):
+            self.tests[name][nodeid] = seconds
+
+
+def find_reach(tree: Path) -> dict[str, dict[str, float]]:
+    """By defect the tests of the suite that call its function, with their seconds."""
+    texts = {d.name: (tree / "unmask" / d.file).read_text("utf-8") for d in read_defects()}
+    places = {each.name: find_function(each, texts[each.name]) for each in read_defects()}
+    plugin, out = Reach(tree, places), tree / "reach.json"
+    if (pid := os.fork()) == 0:
+        try:
+            _run_pytest(tree, [*STAGES[SLICE], *OUT_OF_IT, *REST], out, tree / "log", plugin)
+            out.write_text(json.dumps(plugin.tests), "utf-8")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return json.loads(out.read_text("utf-8"))
+
+
+def order_tests(known: Mapping[str, float]) -> list[str]:
+    """Tests that call a defect's function, the quickest first, a few of each test's cases."""
     counts, kept = Counter[str](), []
-    for test in sorted(
-        tests, key=lambda test: (not test.startswith(tuple(likely)), "fuzz" in test)
-    ):
-        function = test.partition("[")[0]
-        counts[function] += 1
-        kept += [test] if counts[function] <= CASES or "fuzz" in test else []
+    for test in sorted(known, key=known.__getitem__):
+        counts[function := test.partition("[")[0]] += 1
+        kept += [test] if counts[function] <= CASES else []
     return kept
 
 
 def judge(
-    tree: Path, defect: Defect, stages: Sequence[str], usual: Sequence[str], reach: Reach
+    tree: Path,
+    defect: Defect,
+    stages: Sequence[str],
+    usual: dict[str, bool],
+    reach: Mapping[str, Mapping[str, float]],
 ) -> str:
-    """The first test that fails with a defect and not without; empty where none does."""
+    """The first test that fails with a defect and not without; empty where none does.
+
+    `usual` remembers of each test that failed whether it does so without a defect."""
     path = tree / "unmask" / defect.file
     text = path.read_text("utf-8")
     assert text.count(defect.old) == 1, f"{defect.name}: {text.count(defect.old)} such texts"
     _write(path, text.replace(defect.old, defect.new))
     likely = next((own for start, own in LIKELY.items() if defect.file.startswith(start)), [])
-    reaching = find_tests(defect, text, likely or [SUITE], reach)
-    without = [word for each in usual for word in ("--deselect", each)]
+    reaching = order_tests(reach[defect.name])
+    near = [each for each in reaching if each.startswith(tuple(likely))]
+    without = [word for each in usual if usual[each] for word in ("--deselect", each)]
     try:
         for stage in stages:
-            places = {NEAR: likely, SLICE: reaching if reach else REST}.get(stage, REST)
+            rest = [*(each for each in reaching if each not in near), *likely]
+            places = {NEAR: near, SLICE: rest}.get(stage, REST)
             if not places:
-                continue  # no test runs these lines
+                continue
             while found := run_suite(tree, [*STAGES[stage], *without, *places]):
-                # Drawn cases have a limit on time: what fails by it fails now and then.
-                if "::" not in found[0] and found[0].startswith(SUITE[:6]):
-                    raise SystemExit(f"a file of tests cannot be read: {found[0]}")
-                if "fuzz" not in found[0] or run_suite(tree, [found[0]]):
+                # What fails without the defect, or now and then, has not found it.
+                again = [found[0]] if "::" in found[0] else [*STAGES[stage], *without, *places]
+                if found[0] not in usual:
+                    _write(path, text)
+                    usual[found[0]] = bool(run_suite(tree, again))
+                    _write(path, text.replace(defect.old, defect.new))
+                if not usual[found[0]] and ("fuzz" not in found[0] or run_suite(tree, again)):
                     return found[0]
+                if "::" not in found[0]:
+                    raise SystemExit(f"the suite does not run here: {found[0]}")
                 without += ["--deselect", found[0]]
         return ""
     finally:
@@ -221,7 +284,7 @@ _SECONDS = count(1_000_000_000)
 
 
 def judge_all(
-    numbers: Sequence[int], stages: Sequence[str], reach: Reach
+    numbers: Sequence[int], stages: Sequence[str], reach_file: Path
 ) -> Iterator[tuple[int, str, float]]:
     """For each defect of these numbers what found it, and the seconds that it took."""
     for name in LIBRARIES:
@@ -230,10 +293,10 @@ def judge_all(
     defects = read_defects()
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder))
-        usual = [each for s in stages for each in run_suite(tree, [*STAGES[s], *REST], False)]
-        if any("::" not in each for each in usual):
-            raise SystemExit(f"the suite does not run here: {usual}")
-        print(f"without a defect {len(usual)} tests fail: {', '.join(usual) or 'none'}", flush=True)
+        if not reach_file.is_file():
+            reach_file.parent.mkdir(parents=True, exist_ok=True)
+            reach_file.write_text(json.dumps(find_reach(tree), indent=0), "utf-8")
+        reach, usual = json.loads(reach_file.read_text("utf-8")), dict[str, bool]()
         for number in numbers:
             begin = time.perf_counter()
             found = judge(tree, defects[number - 1], stages, usual, reach)
@@ -250,15 +313,17 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--numbers", help="such as 1,5,7; by default all that were not found yet")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "defects.json")
-    parser.add_argument("--reach", type=Path, help="by file and line, the tests that run it (JSON)")
+    parser.add_argument(
+        "--reach", type=Path, default=ROOT / "build" / "reach.json",
+        help="tests that call the function of each defect; made first where there is no such file",
+    )  # fmt: skip
     given = parser.parse_args(words)
     defects, stages = read_defects(), given.stages.split(",")
     known = json.loads(given.out.read_text("utf-8")) if given.out.is_file() else {}
-    reach = json.loads(given.reach.read_text("utf-8")) if given.reach else {}
     numbers = [i for i, each in enumerate(defects, 1) if not known.get(each.name)]
     if given.numbers:
         numbers = [int(number) for number in given.numbers.split(",")]
-    for number, found, seconds in judge_all(numbers, stages, reach):
+    for number, found, seconds in judge_all(numbers, stages, given.reach):
         name = defects[number - 1].name
         known[name] = found
         given.out.parent.mkdir(parents=True, exist_ok=True)
