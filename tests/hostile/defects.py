@@ -4,7 +4,6 @@ Each of `defects.yaml` is put into a copy of the package, alone, and the suite i
 test fails. Tests that fail without a defect count for none.
 """
 
-import ast
 import contextlib
 import importlib
 import json
@@ -13,15 +12,12 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import FrameType
 
 import yaml
 
@@ -32,17 +28,18 @@ SUITE = "tests/hostile"
 REST = [SUITE, "@tests/hostile/beside.txt"]
 # That every defect can be seeded fails of each that is there.
 OUT_OF_IT = ["--deselect", f"{SUITE}/test_defects.py"]
-NEAR, SLICE, LONG, KILLS = "near", "slice", "long", "kills"
+FIRST, NEAR, SLICE, LONG, KILLS = "first", "near", "slice", "long", "kills"
 STAGES = {
+    FIRST: ["-m", "not prove and not gpu"],
     NEAR: ["-m", "not prove and not gpu"],
     SLICE: ["-m", "not prove and not gpu"],
     LONG: ["-m", "prove", "--deselect", f"{SUITE}/test_kills.py"],
     KILLS: ["-m", "prove", "-k", "test_kills"],
 }
-"""Parts of the suite, one after the other: tests that call the defect's function, first those of
-the files about its subject; then all that takes long, then kills."""
+"""Parts of the suite, one after the other: the tests that a defect names, the files about its
+subject, what `make test` runs of the suite, then what takes long, then kills."""
 LIKELY = {
-    "base/config": ["tests/hostile/test_limits.py"],
+    "base/config": ["tests/hostile/test_limits.py", "tests/base/test_settings.py"],
     "base/devices": ["tests/hostile/test_mistakes.py", "tests/base/test_devices.py"],
     "base/engines": ["tests/hostile/test_mistakes.py"],
     "base/files": ["tests/base/test_files.py", "tests/hostile/test_mistakes.py",
@@ -70,7 +67,8 @@ LIKELY = {
     "training/": ["tests/hostile/test_runs.py", "tests/training/test_inputs.py"],
 }  # fmt: skip
 """Which files of the suite are run first, by how the defect's file begins."""
-SECONDS = 1500
+SECONDS = {FIRST: 300, NEAR: 900}
+MOST_SECONDS = 3600
 """A stage that takes longer hangs: that is found as well, and named."""
 LIBRARIES = ("torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "pyarrow.parquet",
              "pyarrow.dataset", "scipy.stats", "sklearn.linear_model", "matplotlib.pyplot",
@@ -78,16 +76,15 @@ LIBRARIES = ("torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", 
              "typer.testing", "rich.console", "starlette.testclient", "uvicorn", "jinja2.sandbox",
              "jaxtyping", "beartype", "filelock", "pytest", "_pytest.assertion")  # fmt: skip
 """What is imported once, for all defects."""
-CASES = 3
-"""How many cases of one test function are run, of those that call a defect's function."""
 
 
 @dataclass(frozen=True)
 class Defect:
-    """A text of a file of the package, and the one that takes its place."""
+    """A text of a file of the package, the one that takes its place, and the likeliest tests."""
 
     file: str
     what: str
+    first: str
     old: str
     new: str
 
@@ -110,7 +107,7 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def run_suite(tree: Path, words: Sequence[str]) -> list[str]:
+def run_suite(tree: Path, words: Sequence[str], seconds: float = MOST_SECONDS) -> list[str]:
     """The first test that fails in a tree, by a pytest of its own, or that it does not end."""
     out, log = tree / "failed.json", tree / "log"
     out.unlink(missing_ok=True)
@@ -121,19 +118,19 @@ def run_suite(tree: Path, words: Sequence[str]) -> list[str]:
             log.write_text(traceback.format_exc(), "utf-8")
         finally:
             os._exit(0)
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return [f"no end within {SECONDS} s"]
+            return [f"no end within {seconds} s"]
         time.sleep(0.05)
     if not out.is_file():
         return [f"the process ended: {log.read_text('utf-8', 'replace')[-900:]!r}"]
     return json.loads(out.read_text("utf-8"))
 
 
-def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path, *plugins: object) -> None:
+def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path) -> None:
     """In a process of its own: run tests of a tree, and write which of them fail."""
     import pytest
 
@@ -160,85 +157,13 @@ def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path, *plugins
     sys.path[:] = [str(tree), *(each for each in sys.path if each not in own)]
     watch = Watch()
     usual = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main([*usual, *words], plugins=[watch, *plugins])
+    code = pytest.main([*usual, *words], plugins=[watch])
     if code not in (0, 1, 5) and not watch.failed:
         watch.failed.append(f"pytest ends with {int(code)}")
     out.write_text(json.dumps(watch.failed), "utf-8")
 
 
-def find_function(defect: Defect, text: str) -> tuple[str, int] | None:
-    """File and first line of the function that a defect is in; None outside of all."""
-    line = text[: text.index(defect.old) + 1].count("\n") + 1
-    line += len(defect.old) - len(defect.old.lstrip("\n")) > 0
-    found = None
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first <= line <= (node.end_lineno or 0) and (found is None or first > found[1]):
-                found = (defect.file, first)
-    return found
-
-
-class Reach:
-    """A plugin of pytest: which tests call the functions of defects, and how long they take."""
-
-    def __init__(self, tree: Path, functions: Mapping[str, tuple[str, int] | None]) -> None:
-        self.names: dict[tuple[str, int], list[str]] = {}
-        for name, place in functions.items():
-            if place is not None:
-                file = str(tree / "unmask" / place[0])
-                self.names.setdefault((file, place[1]), []).append(name)
-        self.tests: dict[str, dict[str, float]] = {name: {} for name in functions}
-        self.called: set[tuple[str, int]] = set()
-
-    def _hear(self, frame: FrameType, event: str, argument: object) -> None:
-        place = (frame.f_code.co_filename, frame.f_code.co_firstlineno)
-        if place in self.names:
-            self.called.add(place)
-
-    def pytest_runtest_logstart(self) -> None:
-        self.called, self.begin = set(), time.process_time()
-        threading.settrace(self._hear)
-        sys.settrace(self._hear)
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        sys.settrace(None)
-        seconds = round(time.process_time() - self.begin, 3)
-        for name in (name for place in self.called for name in self.names[place]):
-            self.tests[name][nodeid] = seconds
-
-
-def find_reach(tree: Path) -> dict[str, dict[str, float]]:
-    """By defect the tests of the suite that call its function, with their seconds."""
-    texts = {d.name: (tree / "unmask" / d.file).read_text("utf-8") for d in read_defects()}
-    places = {each.name: find_function(each, texts[each.name]) for each in read_defects()}
-    plugin, out = Reach(tree, places), tree / "reach.json"
-    if (pid := os.fork()) == 0:
-        try:
-            _run_pytest(tree, [*STAGES[SLICE], *OUT_OF_IT, *REST], out, tree / "log", plugin)
-            out.write_text(json.dumps(plugin.tests), "utf-8")
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    return json.loads(out.read_text("utf-8"))
-
-
-def order_tests(known: Mapping[str, float]) -> list[str]:
-    """Tests that call a defect's function, the quickest first, a few of each test's cases."""
-    counts, kept = Counter[str](), []
-    for test in sorted(known, key=known.__getitem__):
-        counts[function := test.partition("[")[0]] += 1
-        kept += [test] if counts[function] <= CASES else []
-    return kept
-
-
-def judge(
-    tree: Path,
-    defect: Defect,
-    stages: Sequence[str],
-    usual: dict[str, bool],
-    reach: Mapping[str, Mapping[str, float]],
-) -> str:
+def judge(tree: Path, defect: Defect, stages: Sequence[str], usual: dict[str, bool]) -> str:
     """The first test that fails with a defect and not without; empty where none does.
 
     `usual` remembers of each test that failed whether it does so without a defect."""
@@ -247,16 +172,12 @@ def judge(
     assert text.count(defect.old) == 1, f"{defect.name}: {text.count(defect.old)} such texts"
     _write(path, text.replace(defect.old, defect.new))
     likely = next((own for start, own in LIKELY.items() if defect.file.startswith(start)), [])
-    reaching = order_tests(reach[defect.name])
-    near = [each for each in reaching if each.startswith(tuple(likely))]
     without = [word for each in usual if usual[each] for word in ("--deselect", each)]
     try:
         for stage in stages:
-            rest = [*(each for each in reaching if each not in near), *likely]
-            places = {NEAR: near, SLICE: rest}.get(stage, REST)
-            if not places:
-                continue
-            while found := run_suite(tree, [*STAGES[stage], *without, *places]):
+            places = {FIRST: [defect.first], NEAR: likely}.get(stage, REST)
+            most = SECONDS.get(stage, MOST_SECONDS)
+            while found := run_suite(tree, [*STAGES[stage], *without, *places], most):
                 # What fails without the defect, or now and then, has not found it.
                 again = [found[0]] if "::" in found[0] else [*STAGES[stage], *without, *places]
                 if found[0] not in usual:
@@ -283,23 +204,19 @@ def _write(path: Path, text: str) -> None:
 _SECONDS = count(1_000_000_000)
 
 
-def judge_all(
-    numbers: Sequence[int], stages: Sequence[str], reach_file: Path
-) -> Iterator[tuple[int, str, float]]:
+def judge_all(numbers: Sequence[int], stages: Sequence[str]) -> Iterator[tuple[int, str, float]]:
     """For each defect of these numbers what found it, and the seconds that it took."""
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    sys.dont_write_bytecode = False  # or all of the package is compiled for each of them
     defects = read_defects()
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder))
-        if not reach_file.is_file():
-            reach_file.parent.mkdir(parents=True, exist_ok=True)
-            reach_file.write_text(json.dumps(find_reach(tree), indent=0), "utf-8")
-        reach, usual = json.loads(reach_file.read_text("utf-8")), dict[str, bool]()
+        usual: dict[str, bool] = {}
         for number in numbers:
             begin = time.perf_counter()
-            found = judge(tree, defects[number - 1], stages, usual, reach)
+            found = judge(tree, defects[number - 1], stages, usual)
             yield number, found, time.perf_counter() - begin
 
 
@@ -308,22 +225,16 @@ def main(words: Sequence[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m tests.hostile defects", description=__doc__)
-    parser.add_argument(
-        "--stages", default=f"{NEAR},{SLICE},{LONG},{KILLS}", help="parts of the suite"
-    )
+    parser.add_argument("--stages", default=",".join(STAGES), help="parts of the suite")
     parser.add_argument("--numbers", help="such as 1,5,7; by default all that were not found yet")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "defects.json")
-    parser.add_argument(
-        "--reach", type=Path, default=ROOT / "build" / "reach.json",
-        help="tests that call the function of each defect; made first where there is no such file",
-    )  # fmt: skip
     given = parser.parse_args(words)
     defects, stages = read_defects(), given.stages.split(",")
     known = json.loads(given.out.read_text("utf-8")) if given.out.is_file() else {}
     numbers = [i for i, each in enumerate(defects, 1) if not known.get(each.name)]
     if given.numbers:
         numbers = [int(number) for number in given.numbers.split(",")]
-    for number, found, seconds in judge_all(numbers, stages, given.reach):
+    for number, found, seconds in judge_all(numbers, stages):
         name = defects[number - 1].name
         known[name] = found
         given.out.parent.mkdir(parents=True, exist_ok=True)

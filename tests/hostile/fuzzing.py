@@ -193,8 +193,10 @@ def list_bad(hint: Any, metadata: Any = types.MappingProxyType({})) -> Iterator[
             yield metadata[name] + 1000 * step
 
 
-def draw_good(draw: Callable, hint: Any, field: Field) -> Any:
-    """A small value that a setting takes; which ones go together is for the call to say."""
+def draw_good(draw: Callable, hint: Any, field: Field, is_filled: bool = False) -> Any:
+    """A small value that a setting takes, a tuple that is filled or one that may be empty.
+
+    Which ones go together is for the call to say."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     kind = draw(st.sampled_from(options))
     limits = field.metadata
@@ -204,8 +206,9 @@ def draw_good(draw: Callable, hint: Any, field: Field) -> Any:
         (item, *_) = get_args(kind)
         if item is str and limits.get("choices") is None:
             usual = field.default if isinstance(field.default, tuple) else ()
-            return tuple(draw(st.lists(st.sampled_from(usual), max_size=2))) if usual else ()
-        return tuple(draw_good(draw, item, field) for _ in range(draw(st.integers(0, 2))))
+            few = st.lists(st.sampled_from(usual), min_size=is_filled, max_size=2)
+            return tuple(draw(few)) if usual else None
+        return tuple(draw_good(draw, item, field) for _ in range(draw(st.integers(is_filled, 2))))
     if get_origin(kind) is Literal:
         return draw(st.sampled_from(get_args(kind)))
     if limits.get("choices") is not None:

@@ -77,11 +77,9 @@ def fuzz_settings(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
     held = {"device", "dtype", "memory", "prefix_text", "trace", "splits", *call.leave_out}
     options = [f for f in fields(call.settings) if "help" in f.metadata and f.name not in held]
     chosen = draw(st.lists(st.sampled_from(options), min_size=1, max_size=3, unique=True))
-    changes = {field.name: draw_good(draw, hints[field.name], field) for field in chosen}
+    short = TINY.get(name, {})  # what keeps a call short is not emptied: nothing may mean all
+    changes = {f.name: draw_good(draw, hints[f.name], f, bool(short.get(f.name))) for f in chosen}
     changes = {key: value for key, value in changes.items() if value is not None or key == "clamp"}
-    # Nothing may stand for all: what keeps a call short is not emptied.
-    short = TINY.get(name, {})
-    changes = {key: value for key, value in changes.items() if value != () or not short.get(key)}
     if draw(st.booleans()) and name not in ("symmetry", "recall"):
         pieces = replace(pieces, model=pieces.twin)
     return Attempt(lambda: call.call(pieces, out, changes), f"unmask.{name}({changes!r:.200})")
@@ -341,8 +339,7 @@ def run_cases(fuzz: Callable, number: int, pieces: Pieces, base: Path) -> Counte
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(data=st.data())
     def attempt_one(data: Any) -> None:
-        folder = base / f"case-{outcomes.total()}"
-        attempt = fuzz(data.draw, pieces, folder)
+        attempt = fuzz(data.draw, pieces, base / f"case-{outcomes.total()}")
         outcomes["tried"] += 1
         outcomes[run_attempt(attempt, pieces.folder, base)] += 1
 
