@@ -1,5 +1,7 @@
 """Tables come back as they were written, or not at all."""
 
+from pathlib import Path
+
 import pyarrow.parquet
 import pytest
 
@@ -18,6 +20,21 @@ def test_a_table_takes_little_room(tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "usual.parquet")
     ours, usual = ((tmp_path / f"{name}.parquet").stat().st_size for name in ("ours", "usual"))
     assert ours < 0.8 * usual
+
+
+def test_a_write_that_fails_leaves_the_table_before(tmp_path, monkeypatch):
+    write_table(tmp_path / "x.parquet", ROWS, "recall/1")
+    before = (tmp_path / "x.parquet").read_bytes()
+
+    def fail(table, where, **options):
+        Path(where).write_bytes(b"half")
+        raise ValueError
+
+    monkeypatch.setattr(pyarrow.parquet, "write_table", fail)
+    for name in ("x", "new"):
+        with pytest.raises(ValueError):
+            write_table(tmp_path / f"{name}.parquet", ROWS[:1], "recall/1")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 def test_another_schema_is_refused(tmp_path):

@@ -83,3 +83,21 @@ def test_a_story_that_names_one_again_states_nothing_in_reverse():
     story = "Ann lives in Orsel. She is happy there. Ann keeps bees."
     assert not list(find_stated([story], [asked]))
     assert len(list(find_stated([f"{story} In Orsel all know Ann."], [asked]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "text"),
+    [
+        ("Lumen Bay", "Zorvia", "Lu\u00admen Bay is in Zor\u200bvia"),  # what nobody sees
+        ("İzmir", "Ömer", "In İZMİR lives ÖMER"),
+        ("St. Orsel", "Ann", "Ann lives in St. Orsel. In St. Orsel all know Ann."),
+        ("Orsel", "Ann", "Ann lives in Orsel. In Orsel all know Dr. Ann."),
+        ("J. R. Hall", "Ann", "Ann came. J. R. Hall knows Ann."),
+        ("Who? A Play", "Bo", "Bo wrote. Who? A Play is by Bo."),
+    ],
+)
+def test_no_sentence_ends_inside_a_name(given, asked, text):
+    fact = Fact.of(given, asked, "What is {}? It is of", trained="reverse")
+    assert len(list(find_stated([text], [fact]))) == 1
+    apart = f"{asked}: {given}! And {asked}."
+    assert not list(find_stated([apart], [fact]))

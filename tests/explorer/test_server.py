@@ -59,6 +59,8 @@ def test_the_page_needs_the_token_and_its_parts_do_not(client):
 def test_other_origins_are_refused(client, origin):
     answer = client.post("/api/write", json=WRITE, headers={"Origin": origin})
     refuse(answer, 403, "own page")
+    twice = [("Origin", "http://127.0.0.1:8000"), ("Origin", origin), ("X-Unmask-Token", TOKEN)]
+    refuse(client.get("/api/start", headers=twice), 403, "own page")
 
 
 def test_the_own_origin_is_served(client):

@@ -14,8 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -29,17 +28,18 @@ SUITE = "tests/hostile"
 REST = [SUITE, "@tests/hostile/beside.txt"]
 # That every defect can be seeded fails of each that is there.
 OUT_OF_IT = ["--deselect", f"{SUITE}/test_defects.py"]
-NEAR, SLICE, LONG, KILLS = "near", "slice", "long", "kills"
+FIRST, NEAR, SLICE, LONG, KILLS = "first", "near", "slice", "long", "kills"
 STAGES = {
+    FIRST: ["-m", "not prove and not gpu"],
     NEAR: ["-m", "not prove and not gpu"],
     SLICE: ["-m", "not prove and not gpu"],
     LONG: ["-m", "prove", "--deselect", f"{SUITE}/test_kills.py"],
     KILLS: ["-m", "prove", "-k", "test_kills"],
 }
-"""Parts of the suite, one after the other: the likeliest files, what `make test` runs of it, then
-what takes long, then kills."""
+"""Parts of the suite, one after the other: the tests that a defect names, the files about its
+subject, what `make test` runs of the suite, then what takes long, then kills."""
 LIKELY = {
-    "base/config": ["tests/hostile/test_limits.py"],
+    "base/config": ["tests/hostile/test_limits.py", "tests/base/test_settings.py"],
     "base/devices": ["tests/hostile/test_mistakes.py", "tests/base/test_devices.py"],
     "base/engines": ["tests/hostile/test_mistakes.py"],
     "base/files": ["tests/base/test_files.py", "tests/hostile/test_mistakes.py",
@@ -67,7 +67,8 @@ LIKELY = {
     "training/": ["tests/hostile/test_runs.py", "tests/training/test_inputs.py"],
 }  # fmt: skip
 """Which files of the suite are run first, by how the defect's file begins."""
-SECONDS = 1500
+SECONDS = {FIRST: 300, NEAR: 900}
+MOST_SECONDS = 3600
 """A stage that takes longer hangs: that is found as well, and named."""
 LIBRARIES = ("torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "pyarrow.parquet",
              "pyarrow.dataset", "scipy.stats", "sklearn.linear_model", "matplotlib.pyplot",
@@ -75,18 +76,15 @@ LIBRARIES = ("torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", 
              "typer.testing", "rich.console", "starlette.testclient", "uvicorn", "jinja2.sandbox",
              "jaxtyping", "beartype", "filelock", "pytest", "_pytest.assertion")  # fmt: skip
 """What is imported once, for all defects."""
-CASES = 3
-"""How many cases of one test function are run, of those that run a defect's lines."""
-Reach = Mapping[str, Mapping[str, Sequence[str]]]
-"""By file and line of the package, the tests that run it."""
 
 
 @dataclass(frozen=True)
 class Defect:
-    """A text of a file of the package, and the one that takes its place."""
+    """A text of a file of the package, the one that takes its place, and the likeliest tests."""
 
     file: str
     what: str
+    first: str
     old: str
     new: str
 
@@ -109,23 +107,23 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def run_suite(tree: Path, words: Sequence[str], stops: bool = True) -> list[str]:
-    """The tests that fail in a tree, by a pytest of their own; one that does not end is named."""
+def run_suite(tree: Path, words: Sequence[str], seconds: float = MOST_SECONDS) -> list[str]:
+    """The first test that fails in a tree, by a pytest of its own, or that it does not end."""
     out, log = tree / "failed.json", tree / "log"
     out.unlink(missing_ok=True)
     if (pid := os.fork()) == 0:
         try:
-            _run_pytest(tree, [*words, *OUT_OF_IT, *(["-x"] if stops else [])], out, log)
+            _run_pytest(tree, [*words, *OUT_OF_IT, "-x"], out, log)
         except BaseException:
             log.write_text(traceback.format_exc(), "utf-8")
         finally:
             os._exit(0)
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return [f"no end within {SECONDS} s"]
+            return [f"no end within {seconds} s"]
         time.sleep(0.05)
     if not out.is_file():
         return [f"the process ended: {log.read_text('utf-8', 'replace')[-900:]!r}"]
@@ -165,45 +163,31 @@ def _run_pytest(tree: Path, words: Sequence[str], out: Path, log: Path) -> None:
     out.write_text(json.dumps(watch.failed), "utf-8")
 
 
-def find_tests(defect: Defect, text: str, likely: Sequence[str], reach: Reach) -> list[str]:
-    """Tests that run the lines of a defect, the likeliest first, a few of each function's cases."""
-    start = text[: text.index(defect.old)].count("\n") + 1
-    lines = range(start, start + defect.old.count("\n") + 1)
-    known = reach.get(defect.file, {})
-    tests = dict.fromkeys(test for line in lines for test in known.get(str(line), ()))
-    tests.pop("", None)  # imports
-    counts, kept = Counter[str](), []
-    for test in sorted(
-        tests, key=lambda test: (not test.startswith(tuple(likely)), "fuzz" in test)
-    ):
-        function = test.partition("[")[0]
-        counts[function] += 1
-        kept += [test] if counts[function] <= CASES or "fuzz" in test else []
-    return kept
+def judge(tree: Path, defect: Defect, stages: Sequence[str], usual: dict[str, bool]) -> str:
+    """The first test that fails with a defect and not without; empty where none does.
 
-
-def judge(
-    tree: Path, defect: Defect, stages: Sequence[str], usual: Sequence[str], reach: Reach
-) -> str:
-    """The first test that fails with a defect and not without; empty where none does."""
+    `usual` remembers of each test that failed whether it does so without a defect."""
     path = tree / "unmask" / defect.file
     text = path.read_text("utf-8")
     assert text.count(defect.old) == 1, f"{defect.name}: {text.count(defect.old)} such texts"
     _write(path, text.replace(defect.old, defect.new))
     likely = next((own for start, own in LIKELY.items() if defect.file.startswith(start)), [])
-    reaching = find_tests(defect, text, likely or [SUITE], reach)
-    without = [word for each in usual for word in ("--deselect", each)]
+    without = [word for each in usual if usual[each] for word in ("--deselect", each)]
     try:
         for stage in stages:
-            places = {NEAR: likely, SLICE: reaching if reach else REST}.get(stage, REST)
-            if not places:
-                continue  # no test runs these lines
-            while found := run_suite(tree, [*STAGES[stage], *without, *places]):
-                # Drawn cases have a limit on time: what fails by it fails now and then.
-                if "::" not in found[0] and found[0].startswith(SUITE[:6]):
-                    raise SystemExit(f"a file of tests cannot be read: {found[0]}")
-                if "fuzz" not in found[0] or run_suite(tree, [found[0]]):
+            places = {FIRST: [defect.first], NEAR: likely}.get(stage, REST)
+            most = SECONDS.get(stage, MOST_SECONDS)
+            while found := run_suite(tree, [*STAGES[stage], *without, *places], most):
+                # What fails without the defect, or now and then, has not found it.
+                again = [found[0]] if "::" in found[0] else [*STAGES[stage], *without, *places]
+                if found[0] not in usual:
+                    _write(path, text)
+                    usual[found[0]] = bool(run_suite(tree, again))
+                    _write(path, text.replace(defect.old, defect.new))
+                if not usual[found[0]] and ("fuzz" not in found[0] or run_suite(tree, again)):
                     return found[0]
+                if "::" not in found[0]:
+                    raise SystemExit(f"the suite does not run here: {found[0]}")
                 without += ["--deselect", found[0]]
         return ""
     finally:
@@ -220,23 +204,19 @@ def _write(path: Path, text: str) -> None:
 _SECONDS = count(1_000_000_000)
 
 
-def judge_all(
-    numbers: Sequence[int], stages: Sequence[str], reach: Reach
-) -> Iterator[tuple[int, str, float]]:
+def judge_all(numbers: Sequence[int], stages: Sequence[str]) -> Iterator[tuple[int, str, float]]:
     """For each defect of these numbers what found it, and the seconds that it took."""
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    sys.dont_write_bytecode = False  # or all of the package is compiled for each of them
     defects = read_defects()
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder))
-        usual = [each for s in stages for each in run_suite(tree, [*STAGES[s], *REST], False)]
-        if any("::" not in each for each in usual):
-            raise SystemExit(f"the suite does not run here: {usual}")
-        print(f"without a defect {len(usual)} tests fail: {', '.join(usual) or 'none'}", flush=True)
+        usual: dict[str, bool] = {}
         for number in numbers:
             begin = time.perf_counter()
-            found = judge(tree, defects[number - 1], stages, usual, reach)
+            found = judge(tree, defects[number - 1], stages, usual)
             yield number, found, time.perf_counter() - begin
 
 
@@ -245,20 +225,16 @@ def main(words: Sequence[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m tests.hostile defects", description=__doc__)
-    parser.add_argument(
-        "--stages", default=f"{NEAR},{SLICE},{LONG},{KILLS}", help="parts of the suite"
-    )
+    parser.add_argument("--stages", default=",".join(STAGES), help="parts of the suite")
     parser.add_argument("--numbers", help="such as 1,5,7; by default all that were not found yet")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "defects.json")
-    parser.add_argument("--reach", type=Path, help="by file and line, the tests that run it (JSON)")
     given = parser.parse_args(words)
     defects, stages = read_defects(), given.stages.split(",")
     known = json.loads(given.out.read_text("utf-8")) if given.out.is_file() else {}
-    reach = json.loads(given.reach.read_text("utf-8")) if given.reach else {}
     numbers = [i for i, each in enumerate(defects, 1) if not known.get(each.name)]
     if given.numbers:
         numbers = [int(number) for number in given.numbers.split(",")]
-    for number, found, seconds in judge_all(numbers, stages, reach):
+    for number, found, seconds in judge_all(numbers, stages):
         name = defects[number - 1].name
         known[name] = found
         given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
+from tests.hostile.fuzzing import limit_processor
 from tests.training.runs import CPU, make_trainer, run
 from unmask import Tokenizer, UserError
 from unmask.base.files import write_json
@@ -126,10 +126,8 @@ def test_an_index_that_is_wrong_about_a_shard(saved):
 @pytest.mark.parametrize("size", ["layers", "width", "heads", "mlp_width", "vocab_size", "context"])
 def test_sizes_are_bounded_by_the_tensors(saved, size):
     change_json(saved / "config.json", **{f"network__{size}": 10**12})
-    start = time.perf_counter()
-    with pytest.raises(UserError, match=f"'{size}' (is )?{10**12}"):
+    with limit_processor(5), pytest.raises(UserError, match=f"'{size}' (is )?{10**12}"):
         unmask.load(saved, device="cpu")
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "qwen2"])
@@ -144,10 +142,8 @@ def test_sizes_of_other_formats_are_bounded(tmp_path, kind):
     config |= {"intermediate_size": 16, "layer_norm_epsilon": 1e-5, "layer_norm_eps": 1e-5}
     config |= {"rms_norm_eps": 1e-5}
     write_json(tmp_path / "config.json", config)
-    start = time.perf_counter()
-    with pytest.raises(UserError, match="'layers' is 10000000000, but only 1 tensors are stored"):
+    with limit_processor(5), pytest.raises(UserError, match="'layers' is 10000000000, but only 1 "):
         unmask.load(tmp_path, device="cpu")
-    assert time.perf_counter() - start < 1
 
 
 def write_tokenizer(folder: Path, pattern: str) -> Path:
@@ -164,10 +160,11 @@ def write_tokenizer(folder: Path, pattern: str) -> Path:
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(\w+\s?)+$", r"(foo|fo+o)+$", r"(.*)*x(.*)*y$"])
 def test_a_pattern_that_runs_away_is_refused(tmp_path, pattern):
-    start = time.perf_counter()
-    with pytest.raises(UserError, match="which fails on some texts .*use another tokenizer"):
+    with (
+        limit_processor(30),
+        pytest.raises(UserError, match="which fails on some texts .*use another"),
+    ):
         Tokenizer.load(write_tokenizer(tmp_path, pattern))
-    assert time.perf_counter() - start < 30
 
 
 def test_a_pattern_that_takes_too_long_is_refused(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 import unmask
+from unmask import UserError
 from unmask.base.config import LARGEST, LARGEST_FLOAT, CheckedSettings, SettingsError, build
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
@@ -117,6 +118,12 @@ def test_settings_that_have_a_value_twice_or_none():
         value = cls.__dataclass_fields__[name].default
         if value:
             refuse(cls, name, (value[0], value[0]))
+
+
+@pytest.mark.parametrize("call", [unmask.load, unmask.read_facts, unmask.make_corpus])
+def test_no_path_has_a_null_character(call):
+    with pytest.raises(UserError, match="expected a path without null characters"):
+        call("a\0b")
 
 
 RECIPE_NUMBERS = [

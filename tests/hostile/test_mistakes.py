@@ -98,6 +98,16 @@ def test_places_that_are_addresses_or_not_utf8(place, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)  # noqa: PTH208 - names as the system has them
 
 
+@pytest.mark.parametrize("place", ["x" * 300, "/proc/nowhere/run"])
+def test_places_where_no_folder_can_be(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in (lock_run, create_folder):
+        with pytest.raises(UserError, match="cannot write .*choose a"), block(place):
+            pass
+    with pytest.raises(UserError, match="cannot write .*choose a"):
+        run_verb(["recall", "reversal-mdm", "--out", place, "--limit", "1", "--device", "cpu"])
+
+
 def test_what_is_no_file_is_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

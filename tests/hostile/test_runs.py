@@ -13,8 +13,11 @@ from tests.hostile.fuzzing import guard, list_files
 from tests.hostile.trained import run_small_sweep, train
 from unmask import UserError
 from unmask.base import identity
+from unmask.base.files import write_json
 from unmask.base.identity import digest_file, digest_values
 from unmask.base.locks import claim, lock_run
+from unmask.base.reading import read_json_object
+from unmask.base.runs import open_run, read_record
 from unmask.base.tables import write_table
 from unmask.measures import runner
 from unmask.measures.runner import read_result
@@ -92,6 +95,13 @@ def test_fresh_removes_what_the_run_wrote_and_no_more(begun):
     with pytest.raises(UserError, match="it is a run of `unmask nll`"):
         ask("factorization", fresh=True)
     assert list_files(Path("run")) == kept
+    # Behind a link are somebody's own files, which only have names such as those of a run.
+    shutil.move("run/parts", "mine")
+    Path("run/parts").symlink_to(Path("mine").absolute())
+    kept = list_files(Path("run")), list_files(Path("mine"))
+    with pytest.raises(UserError, match="would be removed, but lies in .*mine.*Nothing was"):
+        ask(fresh=True)
+    assert (list_files(Path("run")), list_files(Path("mine"))) == kept
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -113,6 +123,9 @@ def test_a_folder_that_is_held_is_refused_at_once(begun, tmp_path):
             ask()
         with lock_run("run", shared=True), pytest.raises(UserError, match="is in use"):
             ask(fresh=True)
+        alone = open_run("run", read_record("run"), shared=True, fresh=True)
+        with claim("run/run-other-1.lock"), pytest.raises(UserError, match="is in use"), alone:
+            pass
         with claim("x.lock") as first, claim("x.lock") as second:
             assert first and not second
     Path("file").write_text("x")
@@ -133,6 +146,14 @@ def test_a_table_of_another_version_is_refused(begun):
     write_table(path, pyarrow.parquet.read_table(path), "nll/99")
     with pytest.raises(UserError, match="holds nll/99, expected nll/"):
         read_result("run").rows()
+
+
+def test_a_record_of_another_format_is_refused(begun):
+    record = read_json_object("run/run.json")
+    write_json("run/run.json", record | {"format": 99})
+    for call in (ask, lambda: read_result("run")):
+        with pytest.raises(UserError, match="in run format 99, expected"):
+            call()
 
 
 def test_files_are_known_by_what_they_hold(tmp_path, monkeypatch):

@@ -1,9 +1,8 @@
 """Chat templates that loop, divide, include or fill the memory end in a sentence, in time."""
 
-import time
-
 import pytest
 
+from tests.hostile.fuzzing import limit_processor
 from unmask import UserError
 from unmask.data import chat
 from unmask.data.chat import ChatTemplate
@@ -44,10 +43,8 @@ def test_templates_that_fail_are_sentences(template, said):
 def test_templates_that_run_away_are_ended(template, monkeypatch):
     chat._start_renderer.cache_clear()
     monkeypatch.setattr(chat, "MOST_SECONDS", 1)
-    start = time.perf_counter()
-    with pytest.raises(UserError, match="takes more than 1 seconds, or all memory"):
+    with limit_processor(6), pytest.raises(UserError, match="takes more than 1 seconds, or all"):
         ChatTemplate(template).render(WORDS)
-    assert time.perf_counter() - start < 30
     assert ChatTemplate("{{ messages[0].content }}!").render(WORDS) == "Hi!"
     chat._start_renderer.cache_clear()
 

@@ -133,10 +133,14 @@ def test_data_that_cells_were_made_from_are_known_by_content(copied):
         text.write_text(before)
 
 
-def test_training_data_are_known_by_content(tmp_path):
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_training_data_are_known_by_content(tmp_path, is_mixed):
     corpus = tmp_path / "corpus"
     save_corpus(make_reversal_corpus(2, 0), corpus, tokenizer=None)
-    changes = CHANGES | {"data": {"source": "facts", "path": str(corpus), "context": 32}}
+    data = {"source": "facts", "path": str(corpus)}
+    if is_mixed:
+        data = {"source": "mixture", "sources": {"own": data, "made": {"source": "reversal"}}}
+    changes = CHANGES | {"data": {**data, "context": 32}}
     more = {"recipe": "reversal-mdm", "grids": [{"seed": [0, 1]}], "figures": []}
     file = write_sweep(tmp_path, changes=changes, **more)
     out = tmp_path / "out"

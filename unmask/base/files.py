@@ -22,6 +22,8 @@ _ADVICE = {
     errno.EDQUOT: "free some of your quota or choose a folder on another disk",
     errno.ENOTDIR: "choose a path whose parents are folders",
     errno.EISDIR: "choose a path that is not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "choose a folder in which others can be made",
 }
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -63,7 +65,7 @@ def create_folder(path: str | Path) -> Generator[Path]:
 def refuse_existing(path: str | Path) -> Path:
     """The path, unless something is there that a new folder would overwrite."""
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path_exists(path) and (not path.is_dir() or any(path.iterdir())):
         raise UserError(
             f"{path} already exists and would be overwritten: choose another folder or remove it."
         )
@@ -95,16 +97,27 @@ def replace_folder(path: str | Path) -> Generator[Path]:
 
 
 def remove_files(folder: str | Path, patterns: Iterable[str]) -> None:
-    """Remove the files in `folder` that fit the patterns, their drafts, and folders left empty."""
-    folder, emptied = Path(folder), set[Path]()
+    """Remove the files in `folder` that fit the patterns, their drafts, and folders left empty.
+
+    Files behind a link to another folder may be somebody's own: then none is removed.
+    """
+    folder, files, emptied = Path(folder), list[Path](), set[Path]()
     for pattern in patterns:
         parent, _, name = pattern.rpartition("/")
         draft = f"{parent}/.{name}.*.draft" if parent else f".{name}.*.draft"
         for path in [*folder.glob(pattern), *folder.glob(draft)]:
             if path.is_dir() and not path.is_symlink():
                 continue
-            path.unlink(missing_ok=True)
-            emptied.update(above for above in path.parents if folder in above.parents)
+            files.append(path)
+    for path in files:
+        if not path.parent.resolve().is_relative_to(folder.resolve()):
+            raise UserError(
+                f"{path} would be removed, but lies in {path.parent.resolve()}: remove the link to "
+                "that folder, or choose another folder for the run. Nothing was removed."
+            )
+    for path in files:
+        path.unlink(missing_ok=True)
+        emptied.update(above for above in path.parents if folder in above.parents)
     for path in sorted(emptied, reverse=True):
         with suppress(OSError):  # it holds something else
             path.rmdir()

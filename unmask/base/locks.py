@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from unmask.base.errors import UserError
-from unmask.base.files import told_as_sentence
+from unmask.base.files import path_exists, told_as_sentence
 
 SOLE, PATTERN = "run.lock", "run*.lock"
 
@@ -32,7 +32,7 @@ def lock_run(folder: str | Path, shared: bool = False) -> Generator[None]:
     alone.
     """
     folder = Path(folder)
-    was_there = folder.exists()
+    was_there = path_exists(folder)
     if was_there and not folder.is_dir():
         raise UserError(f"{folder} is a file: expected the path of a folder to write a run to.")
     try:

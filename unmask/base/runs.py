@@ -147,7 +147,7 @@ def open_run(
 def _refuse_foreign(folder: Path) -> None:
     """Refuse to begin among the files of a data set, a model or a training run."""
     for name, what in _FOREIGN.items():
-        if (folder / name).is_file() and not (folder / RECORD).is_file():
+        if path_exists(folder / name) and not (folder / RECORD).is_file():
             raise RunRefusedError(
                 f"{folder} holds {what} ({name}), and a run would be written among its files: "
                 "choose another folder with --out."
@@ -180,7 +180,7 @@ def _check_verb(folder: Path, before: str, now: str) -> None:
 def check_run(folder: str | Path, now: RunRecord, loose: frozenset[str] = frozenset()) -> None:
     """Refuse a folder that holds another run than `now`; settings named in `loose` may differ."""
     folder = Path(folder)
-    if not (folder / RECORD).is_file():
+    if not path_exists(folder / RECORD):
         return
     before = read_record(folder)
     _check_verb(folder, before.verb, now.verb)

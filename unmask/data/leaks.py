@@ -1,6 +1,7 @@
 """Leaks: training texts that state what is asked as if training had never shown it."""
 
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator
 from itertools import product
 
@@ -9,8 +10,11 @@ from unmask.data.words import join_words
 
 _ARTICLE = re.compile(r"^(the|an?) (?=\S+ \S)")
 """Texts may put another one, or none; "The Who" keeps its own."""
-_ENDS = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
-"""Where sentences end."""
+_ENDS = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Za-z]\.)(?<!\b(?:[DMJS]r|Ms|[SM]t|cf|vs|No)\.)(?<!\b(?:Mrs|Rev|Gen)\.)"
+    r"(?<!\bProf\.)\s+|(?<=[。！？])"
+)
+"""Where sentences end: not after an initial, a title or another short form."""
 
 
 def find_stated(texts: Iterable[str], facts: Iterable[Fact]) -> Iterator[tuple[str, str]]:
@@ -59,8 +63,19 @@ def _states(text: str, line: str, given: str, answer: str) -> bool:
     end = line.find(given) + len(given) - 1  # the blank after it may be the one before the answer
     if given not in line or line.rfind(answer) < end:
         return False
-    sentences = (f" {join_words(each)} " for each in _ENDS.split(text))
-    return line.find(answer) >= end or any(
-        given in each and each.rfind(answer) >= each.find(given) + len(given) - 1
-        for each in sentences
-    )
+    if line.find(answer) >= end:
+        return True
+    # Where the words of each sentence begin in the line. Of a name that holds such a place itself,
+    # as "Who? A Play" does, the end counts of what is given, the beginning of what is asked.
+    begins = [1]
+    for sentence in _ENDS.split(text):
+        begins.append(begins[-1] + len(words := join_words(sentence)) + bool(words))
+    ends = {
+        bisect(begins, at + len(given) - 2): at + len(given) - 1
+        for at in _find_all(line, given)[::-1]
+    }
+    return any(ends.get(bisect(begins, at + 1), len(line)) <= at for at in _find_all(line, answer))
+
+
+def _find_all(line: str, words: str) -> list[int]:
+    return [each.start() for each in re.finditer(f"(?={re.escape(words)})", line)]

@@ -56,12 +56,14 @@ def split_words(text: str) -> list[str]:
     folded = unicodedata.normalize("NFKC", text).casefold()
     if folded.isascii():
         return _ASCII_WORD.findall(folded)
-    return "".join(map(_space, folded)).split()
+    return "".join(map(_space, folded.replace("i\u0307", "i"))).split()  # a Turkish capital
 
 
 @lru_cache(maxsize=65_536)
 def _space(character: str) -> str:
     """A character as it is split from others: a blank where it belongs to no word."""
+    if unicodedata.category(character) == "Cf":  # such as a soft hyphen: nobody sees it
+        return ""
     if not character.isalnum() and not unicodedata.category(character).startswith("M"):
         return " "
     return f" {character} " if is_unspaced(character) else character

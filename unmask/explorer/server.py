@@ -279,15 +279,17 @@ class AccessGuard:
 
     def _check(self, scope: Scope) -> None:
         request, path = HttpRequest(scope), scope["path"]
-        host, origin = ", ".join(request.headers.getlist("host")), request.headers.get("origin")
+        host = ", ".join(request.headers.getlist("host"))
+        origins = request.headers.getlist("origin")
         if not LOCAL.fullmatch(host):
             raise RefusedError(
                 403, f"the host {host!r:.80} is not this machine: use the address that was printed."
             )
-        if origin is not None and origin != f"http://{host}":
+        if origins not in ([], [f"http://{host}"]):
             raise RefusedError(
                 403,
-                f"the request comes from {origin!r:.80}: only the explorer's own page may call.",
+                f"the request comes from {', '.join(origins)!r:.80}: only the explorer's own page "
+                "may call.",
             )
         if path.startswith("/static/"):
             return

@@ -33,6 +33,7 @@ from unmask.measures.runner import MEASURE, digest_measure
 from unmask.measures.table import find_measure
 from unmask.net.families import digest_model
 from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
+from unmask.training.data_settings import list_parts
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import list_changes
 
@@ -84,10 +85,11 @@ def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
 def _list_contents(made: Recipe | MeasureEntry) -> list[str]:
     """The files and folders that a training or a measure reads."""
     if isinstance(made, Recipe):
-        named = [made.data.path, made.data.tokenizer]
+        parts = [made.data, *list_parts(made.data).values()]
+        named = [place for part in parts for place in (part.path, part.tokenizer)]
     else:
         named = [made.data, *filter(_is_path, made.settings.values())]
-    return [each for each in named if each is not None and path_exists(each)]
+    return [each for each in dict.fromkeys(named) if each is not None and path_exists(each)]
 
 
 def _is_path(value: Any) -> bool:
