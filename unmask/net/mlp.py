@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.net.config import NetConfig
-from unmask.net.fused import fuses
+from unmask.net.fused import fuses, has_hooks
 from unmask.net.layers import Linear
 
 
@@ -31,7 +31,9 @@ class SwiGLU(nn.Module):
             from unmask.net import kernels
 
             return kernels.gate(gate, up)
-        return F.silu(gate) * up
+        if torch.is_grad_enabled() or has_hooks(self.gate):
+            return F.silu(gate) * up
+        return F.silu(gate, inplace=True).mul_(up)  # which nobody else holds
 
 
 class GELU(nn.Module):
