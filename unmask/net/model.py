@@ -21,7 +21,7 @@ from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.net.readings import CAUSAL, DIFFUSION, check_reading, share_network, split_reading
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
-from unmask.net.view import check_token_rows
+from unmask.net.view import check_token_rows, open_block
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import find_noise_problems, make_gaussian, make_process
@@ -70,8 +70,7 @@ class Blueprint:
                 "masked or a causal model, whose network is not told the time."
             )
         causal = reading == CAUSAL
-        block = None if causal else self.config.block
-        config = replace(self.config, causal=causal, block=block)
+        config = self.config.made_causal() if causal else replace(self.config, causal=False)
         kind = "causal" if causal else "masked"
         return replace(self, config=config, kind=kind, noise=NoiseConfig())
 
@@ -295,6 +294,7 @@ class Model(Shown):
         snapshot: Snapshot | None = None,
         number: int | None = None,
         time: Float[Tensor, "B"] | None = None,
+        inside: Bool[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Logits [B, L, V] whose row i predicts position i, or position i + 1 for a causal model.
 
@@ -312,6 +312,8 @@ class Model(Shown):
             number: How many positions the mask `at` names, if that is known: a GPU that has to
                 count them makes the host wait.
             time: What the network itself takes, instead of `t`: sigma for SEDD, DUO and UDLM.
+            inside: True at the block that is being written, for networks with an open block; by
+                default it begins at each row's first mask and is as long as their settings say.
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> model.logits(torch.full((2, 7), model.mask_id)).shape[:2]
@@ -325,7 +327,11 @@ class Model(Shown):
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
         time = self.convert_time(t) if time is None else time.to(self.device)
         condition = self.net.make_condition(time)
-        x = self.net.run_tokens(tokens, real, snapshot, time, condition)
+        block = self.net.config.block if self.net.config.open_block else None
+        if block is not None and inside is None:
+            inside = open_block(tokens == self.require_mask(), block, at)
+        inside = None if block is None or inside is None else inside.to(self.device)
+        x = self.net.run_tokens(tokens, real, snapshot, time, condition, inside)
         in_part = snapshot is not None and snapshot.places is not None
         return self.net.unembed(self.align(x, None if in_part else real), at, number, condition)
 
