@@ -18,7 +18,14 @@ from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
-from unmask.net.readings import CAUSAL, DIFFUSION, check_reading, share_network, split_reading
+from unmask.net.readings import (
+    CAUSAL,
+    DIFFUSION,
+    check_reading,
+    open_at,
+    share_network,
+    split_reading,
+)
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
 from unmask.net.view import check_token_rows, open_block
@@ -174,6 +181,16 @@ class Model(Shown):
         own = f"{split_reading(self.name)[0]}:{name}"
         return Model(own, net, blueprint, self.tokenizer, diffusion=diffusion)
 
+    def write_from(self, position: int) -> "Model":
+        """This model about texts that are finished up to a position, where an open block begins.
+
+        What is attached to its sites is attached to those of this model, too. Models without an
+        open block are themselves.
+        """
+        if not self.net.config.open_block:
+            return self
+        return replace(self, net=open_at(self.net, position))
+
     @cached_property
     def drafter(self) -> "Model":
         """The diffusion reading, which drafts for the causal one: kept, with what it recorded."""
@@ -328,7 +345,7 @@ class Model(Shown):
         time = self.convert_time(t) if time is None else time.to(self.device)
         condition = self.net.make_condition(time)
         block = self.net.config.block if self.net.config.open_block else None
-        if block is not None and inside is None:
+        if block is not None and inside is None and self.net.open_at is None:
             inside = open_block(tokens == self.require_mask(), block, at)
         inside = None if block is None or inside is None else inside.to(self.device)
         x = self.net.run_tokens(tokens, real, snapshot, time, condition, inside)

@@ -32,6 +32,7 @@ from unmask.net.view import (
     mask_blocks,
     mask_open_block,
     mask_window,
+    repeat_block,
 )
 
 Tokens = Int[Tensor, "B L"]
@@ -66,16 +67,16 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
         if config.embed_norm:
             self.embed_norm = make_norm(config)
-        make_last = (
-            ConditionedNorm if config.adaln else PredictionNorm if config.head_mlp else make_norm
-        )
-        self.norm = make_last(config)
+        last = ConditionedNorm if config.adaln else PredictionNorm if config.head_mlp else make_norm
+        self.norm = last(config)
         self.head = Head(config.width, config.logit_rows, bias=config.head_bias)
         self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
         self._local_rotary = RotaryTables(replace(config, rotary_base=config.window_base))
         self.graphs = Graphs()
+        self.open_at: tuple[int, int] | None = None
+        """An open block [begin, end) for passes that do not say where theirs is."""
         if seed is not None:
             device = self.embedding.weight.device
             initialise(self, config.layers, torch_stream(seed, "weights", device=device))
@@ -358,10 +359,8 @@ class Transformer(nn.Module):
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         num_keys = cache.room if isinstance(cache, Snapshot) else past + length
         if config.open_block and positions is None:
-            columns = torch.arange(length, device=x.device)
-            if isinstance(cache, Snapshot) and cache.places is not None:
-                columns = cache.places
-            mask = mask_open_block(seen, inside, columns)
+            fixed = repeat_block(self.open_at, num_keys, x.device)
+            mask = mask_open_block(seen, fixed if inside is None else inside, length, cache)
         elif config.block is not None and not config.open_block:
             mask = mask_blocks(seen, where, num_keys, config.block, positions)
         if sees is not None:

@@ -129,13 +129,14 @@ def mask_blocks(
 
 def mask_open_block(
     real: Bool[Tensor, "B N"] | None,
-    inside: Bool[Tensor, "B N"] | None,
-    columns: Int[Tensor, "*B L"],
-) -> Bool[Tensor, "B one L N"]:
+    inside: Bool[Tensor, "*B N"] | None,
+    length: int,
+    cache: Cache | Snapshot | None = None,
+) -> Bool[Tensor, "*rows L N"]:
     """The mask of attention with an open block: what is `inside` sees itself, all see what is
     before them.
 
-    `columns` are where the queries stand among the keys. Padding sees itself: no softmax is empty.
+    Padding sees itself: no softmax is empty.
     """
     if inside is None:
         raise UserError(
@@ -144,13 +145,18 @@ def mask_open_block(
             "Model.logits do: ask its causal reading, such as NAME:causal; training needs "
             "objective.clean_blocks."
         )
-    keys = torch.arange(inside.shape[1], device=inside.device)
-    of_block = inside.gather(1, columns.expand(len(inside), -1))
-    before = keys <= columns[..., None]
-    sees = before | of_block[..., None] & inside[:, None]
+    keys = torch.arange(inside.shape[-1], device=inside.device)
+    # Where the queries stand among the keys: from the first one on, or in part of a canvas.
+    places = cache.places if isinstance(cache, Snapshot) else None
+    columns = keys[:length] if places is None else places
+    if inside.ndim == 1:
+        of_block = inside[columns]
+    else:
+        of_block = inside.gather(1, columns.expand(len(inside), -1))
+    sees = (keys <= columns[..., None]) | of_block[..., None] & inside[..., None, :]
     if real is not None:
         sees = sees & real[:, None] | (keys == columns[..., None])
-    return sees[:, None]
+    return sees[:, None] if sees.ndim == 3 else sees
 
 
 def _hide_padding(sees: Tensor, real: Bool[Tensor, "B N"] | None) -> Bool[Tensor, "*rows L N"]:
@@ -180,6 +186,16 @@ def find_places(
             return cache.places, None
         return place(real, cache.room, 0, x.device).gather(1, cache.places), real
     return place(real, length, 0, x.device), real
+
+
+def repeat_block(
+    place: tuple[int, int] | None, num_keys: int, device: torch.device
+) -> Bool[Tensor, "N"] | None:
+    """True at an open block [begin, end) that is the same in all rows; None where there is none."""
+    if place is None:
+        return None
+    keys = torch.arange(num_keys, device=device)
+    return (keys >= place[0]) & (keys < place[1])
 
 
 def open_block(is_mask: Bool[Tensor, "B L"], block: int, at: Tensor | None) -> Bool[Tensor, "B L"]:
