@@ -42,15 +42,16 @@ class Denoiser:
         banned = torch.zeros(model.net.config.logit_rows, dtype=torch.uint8, device=model.device)
         self.banned = banned.index_fill(0, self.never, 1)
         self.inside: Open | None = None
-        """The block that is being written."""
+        """The block that is being written, in networks with an open block."""
         self.calls = 0
         self.rates = False
         """Whether predictions say by how much guidance speeds positions up."""
 
     def enter_block(self, inside: Open, free: Open) -> None:
         """Called where a block starts, and with what may be written at all: all before stands."""
-        columns = torch.arange(inside.shape[1], device=inside.device)
-        self.inside = inside & (columns >= self.canvas.start[:, None])
+        if self.model.net.config.open_block:
+            columns = torch.arange(inside.shape[1], device=inside.device)
+            self.inside = inside & (columns >= self.canvas.start[:, None])
 
     def predict(
         self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0
@@ -224,11 +225,11 @@ class BlockCacheDenoiser(Denoiser):
         super().enter_block(inside, free)
         config, length = self.model.net.config, inside.shape[1]
         block = config.block
-        assert block is not None and self.inside is not None
+        assert block is not None
         columns = torch.arange(length, device=inside.device)
         number = place(self.canvas.real, length, 0, inside.device).expand_as(inside)
         # The network's blocks that hold something to write; a row without runs its last position.
-        inside = self.inside if config.open_block else inside & free
+        inside = inside & free if self.inside is None else self.inside
         first = torch.where(inside.any(-1), inside.long().argmax(-1), length - 1)
         last = torch.where(inside, columns, 0).amax(-1).maximum(first)
         at_first, at_last = (number.gather(1, at[:, None])[:, 0] for at in (first, last))

@@ -232,12 +232,10 @@ def override(blueprint: Blueprint, source: Source, given: Given) -> Blueprint:
     if paradigm.has_mask and mask is None:
         mask = find_mask(source)
     config = blueprint.config
-    if not paradigm.sees_later:
-        config = config.made_causal()
-    else:
-        block = config.block if given.block is None else given.block or None
-        is_open = config.open_block and block is not None
-        config = replace(config, causal=False, block=block, open_block=is_open)
+    config = replace(config, causal=False) if paradigm.sees_later else config.made_causal()
+    if given.block is not None:
+        is_open = config.open_block and given.block > 0
+        config = replace(config, block=given.block or None, open_block=is_open)
     shift = blueprint.shift if given.shift is None else given.shift
     return replace(blueprint, config=config, kind=kind, mask_id=mask, shift=shift)
 
