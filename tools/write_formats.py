@@ -36,7 +36,9 @@ TESTS = {
     "qwen3_moe": [AGREES],
     "ministral3": [AGREES],
     "nemotron_labs_diffusion": [
-        f"{PARITY}test_transformers.py::test_nemotron_labs_diffusion_is_ministral_by_other_names"
+        f"{PARITY}test_nemotron.py::test_the_causal_reading",
+        f"{PARITY}test_nemotron.py::test_the_open_block",
+        f"{PARITY}test_nemotron.py::test_greedy_texts",
     ],
     "modernbert": [f"{PARITY}test_encoders.py::test_logits_agree"],
     "bert": [f"{PARITY}test_encoders.py::test_logits_agree"],
@@ -61,7 +63,7 @@ TESTS = {
 }
 """By dialect, what holds its logits to the peer's own; in the order of the table."""
 SIZES = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_width", "mlp_width", "context")
-SIZES += ("num_logits", "norm_eps", "rotary_base", "window_base", "causal", "block")
+SIZES += ("num_logits", "norm_eps", "rotary_base", "window_base", "causal", "block", "open_block")
 SIZES += ("expert_width", "shared_width", "adaln", "window", "norm_bias")
 """Fields of a network that are no switches, or are said otherwise."""
 
@@ -99,7 +101,8 @@ def describe_view(blueprint: Blueprint) -> str:
     """What a position sees, and what a row predicts."""
     config = blueprint.config
     sees = "earlier positions" if config.causal else "everything"
-    sees = f"blocks of {config.block}" if config.block is not None else sees
+    if config.block is not None:
+        sees = f"{'an open block' if config.open_block else 'blocks'} of {config.block}"
     is_next = blueprint.shift or blueprint.paradigm.predicts_next
     return f"{sees}; row i predicts {'i + 1' if is_next else 'i'}"
 

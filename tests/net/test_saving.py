@@ -171,7 +171,7 @@ def test_a_causal_model_has_no_mask(tmp_path, dialect):
     with pytest.raises(UserError) as caught:
         unmask.save(make_model(causal=True), tmp_path / "out", dialect)
     assert f"a causal model has no mask token, and {dialect} models have one" in str(caught.value)
-    fitting = "llama, ministral3, nemotron_labs_diffusion, unmask"
+    fitting = "llama, ministral3, unmask"
     assert str(caught.value).endswith(f"Choose one that fits: {fitting}.")
     assert list(tmp_path.iterdir()) == []
 

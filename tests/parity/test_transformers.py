@@ -21,7 +21,6 @@ from transformers import (
 import unmask
 from tests.conftest import build
 from tests.parity.peers import check_round_trip, fill
-from unmask.base.config import SettingsError
 from unmask.net.loading import inspect
 from unmask.net.model import Model
 
@@ -128,30 +127,6 @@ def rename_pythia(said: dict, weights: dict) -> dict:
     said |= {"rotary_pct": 0.25, "rotary_emb_base": 10_000}
     stored = {"bias": torch.ones(1, 1, 64, 64), "rotary_emb.inv_freq": torch.ones(2)}
     return weights | {f"gpt_neox.layers.0.attention.{name}": x for name, x in stored.items()}
-
-
-def test_nemotron_labs_diffusion_is_ministral_by_other_names(tmp_path):
-    """Its causal reading, as long as the scale of queries is 1; names are those of its servers."""
-    theirs = AutoModelForCausalLM.from_config(
-        Ministral3Config(**SHAPE | {"max_position_embeddings": 256}, rope_parameters=SCALED)
-    )
-    fill(theirs)
-    theirs.save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    settings |= {"model_type": "nemotron_labs_diffusion", "mask_token_id": 100, "block_size": 32}
-    (tmp_path / "config.json").write_text(json.dumps(settings))
-    weights = {
-        name.replace("model.", "encoder.").replace("lm_head", "diffusion_head"): tensor
-        for name, tensor in load_file(tmp_path / "model.safetensors").items()
-    }
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    ours = unmask.load(tmp_path, device="cpu")
-    compare(theirs, ours)
-    assert ours.net.config.context == 64, "the scale of queries is another one after that"
-    dialect = inspect(tmp_path)[1].name
-    check_round_trip(ours, tmp_path / "model.safetensors", tmp_path / "back", dialect)
-    with pytest.raises(SettingsError, match="needs a mask id, but has none"):
-        ours.reading("diffusion")
 
 
 @pytest.mark.parametrize(

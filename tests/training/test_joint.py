@@ -39,6 +39,27 @@ def test_rows_of_both_readings_have_the_sum_of_both_losses(weight):
     torch.testing.assert_close(together, apart, rtol=1e-3, atol=1e-6)
 
 
+OPEN = {"network": {"changes": {"block": 4, "open_block": True}}}
+
+
+@pytest.mark.parametrize("reading", ["both", "diffusion"])
+def test_an_open_block_is_learned_behind_clean_text(reading):
+    """Each reading's own loss, the masked one that of `objective.clean_blocks`."""
+    clean = {"clean_blocks": True}
+    joint = make_trainer(**OPEN, objective=JOINT["objective"] | clean, data={"reading": reading})
+    masked = make_trainer(**OPEN, objective={"name": "smdm"} | clean)
+    net, found = joint.net, joint.job.objective.loss(joint.net, feed(joint))
+    expected = masked.job.objective.loss(net, feed(masked))
+    if reading == "both":
+        batch = joint.job.examples.parts[""].take(joint.orders[""].rows_at(0))
+        causal = next_token_loss(open_causally(net), batch, learn_filling=False)[0]
+        expected = causal + 0.3 * expected
+    torch.testing.assert_close(found, expected)
+    assert joint.job.recipe.passes == {"both": 9, "diffusion": 6}[reading]
+    losses = take_steps(joint, 6)
+    assert losses[-1] < losses[0]
+
+
 def test_rows_of_one_reading_are_its_objective_s_to_the_bit():
     one = make_trainer(objective={"name": "joint"}, data={"reading": "diffusion"})
     other = make_trainer(objective={"name": "smdm"})
@@ -71,3 +92,5 @@ def test_what_it_is_not_for():
         make_recipe(objective={"name": "joint", "diffusion_weight": 0.0})
     with pytest.raises(UserError, match="joint is for networks that are not told the time"):
         make_trainer(**JOINT, network={"changes": {"time": True}})
+    with pytest.raises(UserError, match=r"training needs objective\.clean_blocks"):
+        take_steps(make_trainer(**JOINT, **OPEN), 1)

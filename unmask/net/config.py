@@ -1,7 +1,7 @@
 """The shapes and switches of a network; everything a checkpoint needs to say about its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, get_type_hints
 
@@ -37,6 +37,9 @@ class NetConfig:
     block: int | None = None
     """Block-causal attention: a position sees its own block of so many and all earlier ones.
     None: it sees everything, or with `causal` what is before it."""
+    open_block: bool = False
+    """Nemotron-Labs-Diffusion's: the block begins where a row is being written. Its positions see
+    each other, and every position sees what is before it."""
 
     num_logits: int | None = None
     """Rows of the head; SMDM's has none for the mask token. None: as many as `vocab_size`."""
@@ -136,6 +139,10 @@ class NetConfig:
         if problems := check_values(typed, hints) or list(self._problems()):
             raise SettingsError("network", problems)
 
+    def made_causal(self) -> "NetConfig":
+        """These settings, with attention to what is before each position alone."""
+        return replace(self, causal=True, block=None, open_block=False)
+
     @property
     def logit_rows(self) -> int:
         return self.num_logits if self.num_logits is not None else self.vocab_size
@@ -219,6 +226,8 @@ class NetConfig:
             yield "'classes' needs 'adaln'"
         if self.block is not None and self.causal:
             yield f"'block' is {self.block}, but a causal network sees no later position: drop one"
+        if self.open_block and (self.block is None or self.time):
+            yield "'open_block' needs 'block', and a network that is not told the time"
         if self.context > MOST_CONTEXT:
             yield f"'context' is {self.context}, expected at most {MOST_CONTEXT}"
         if self.head_width is None and self.width % self.heads:

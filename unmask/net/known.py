@@ -196,12 +196,11 @@ KNOWN: dict[str, KnownModel] = {
     "smollm2-135m": _know("llama", "HuggingFaceTB/SmolLM2-135M", 0.135, _APACHE, "causal"),
     "qwen2.5-0.5b": _know("qwen2", "Qwen/Qwen2.5-0.5B", 0.49, _APACHE, "causal"),
     "qwen3-0.6b": _know("qwen3", "Qwen/Qwen3-0.6B", 0.6, _APACHE, "causal"),
+    "nemotron-diffusion-3b": _know(
+        "nemotron_labs_diffusion", "nvidia/Nemotron-Labs-Diffusion-3B", 3.0
+    ),
     "nemotron-diffusion-8b": _know(
-        "nemotron_labs_diffusion",
-        "nvidia/Nemotron-Labs-Diffusion-8B",
-        8.0,
-        kind="causal",
-        unconfirmed="its settings; its diffusion reading is not here",
+        "nemotron_labs_diffusion", "nvidia/Nemotron-Labs-Diffusion-8B", 8.0
     ),
     "qwen3-30b": _know_mixture("qwen3_moe", "Qwen/Qwen3-30B-A3B", 30.5, kind="causal"),
 }

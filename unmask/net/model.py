@@ -18,10 +18,17 @@ from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
-from unmask.net.readings import CAUSAL, DIFFUSION, check_reading, share_network, split_reading
+from unmask.net.readings import (
+    CAUSAL,
+    DIFFUSION,
+    check_reading,
+    open_at,
+    share_network,
+    split_reading,
+)
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
-from unmask.net.view import check_token_rows
+from unmask.net.view import check_token_rows, open_block
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import find_noise_problems, make_gaussian, make_process
@@ -70,8 +77,7 @@ class Blueprint:
                 "masked or a causal model, whose network is not told the time."
             )
         causal = reading == CAUSAL
-        block = None if causal else self.config.block
-        config = replace(self.config, causal=causal, block=block)
+        config = self.config.made_causal() if causal else replace(self.config, causal=False)
         kind = "causal" if causal else "masked"
         return replace(self, config=config, kind=kind, noise=NoiseConfig())
 
@@ -174,6 +180,16 @@ class Model(Shown):
             net = share_network(net, blueprint.config)
         own = f"{split_reading(self.name)[0]}:{name}"
         return Model(own, net, blueprint, self.tokenizer, diffusion=diffusion)
+
+    def write_from(self, position: int) -> "Model":
+        """This model about texts that are finished up to a position, where an open block begins.
+
+        What is attached to its sites is attached to those of this model, too. Models without an
+        open block are themselves.
+        """
+        if not self.net.config.open_block:
+            return self
+        return replace(self, net=open_at(self.net, position))
 
     @cached_property
     def drafter(self) -> "Model":
@@ -295,6 +311,7 @@ class Model(Shown):
         snapshot: Snapshot | None = None,
         number: int | None = None,
         time: Float[Tensor, "B"] | None = None,
+        inside: Bool[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Logits [B, L, V] whose row i predicts position i, or position i + 1 for a causal model.
 
@@ -312,6 +329,8 @@ class Model(Shown):
             number: How many positions the mask `at` names, if that is known: a GPU that has to
                 count them makes the host wait.
             time: What the network itself takes, instead of `t`: sigma for SEDD, DUO and UDLM.
+            inside: True at the block that is being written, for networks with an open block; by
+                default it begins at each row's first mask and is as long as their settings say.
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> model.logits(torch.full((2, 7), model.mask_id)).shape[:2]
@@ -325,7 +344,11 @@ class Model(Shown):
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
         time = self.convert_time(t) if time is None else time.to(self.device)
         condition = self.net.make_condition(time)
-        x = self.net.run_tokens(tokens, real, snapshot, time, condition)
+        block = self.net.config.block if self.net.config.open_block else None
+        if block is not None and inside is None and self.net.open_at is None:
+            inside = open_block(tokens == self.require_mask(), block, at)
+        inside = None if block is None or inside is None else inside.to(self.device)
+        x = self.net.run_tokens(tokens, real, snapshot, time, condition, inside)
         in_part = snapshot is not None and snapshot.places is not None
         return self.net.unembed(self.align(x, None if in_part else real), at, number, condition)
 

@@ -1,7 +1,6 @@
 """Readings: one network read as a causal model or as a diffusion model, with the same weights."""
 
 import copy
-from dataclasses import replace
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import path_exists
@@ -39,6 +38,14 @@ def share_network(net: Transformer, config: NetConfig) -> Transformer:
     return shared
 
 
+def open_at(net: Transformer, begin: int) -> Transformer:
+    """The network with its open block at the same place in all rows: its weights and sites."""
+    shared, block = copy.copy(net), net.config.block
+    assert block is not None
+    shared.open_at, shared.graphs = (begin, begin + block), Graphs()
+    return shared
+
+
 def open_causally(net: Transformer) -> Transformer:
     """The network as one that sees what is before each position, with its weights shared."""
-    return share_network(net, replace(net.config, causal=True, block=None))
+    return share_network(net, net.config.made_causal())

@@ -30,7 +30,9 @@ from unmask.net.view import (
     find_places,
     mask_attention,
     mask_blocks,
+    mask_open_block,
     mask_window,
+    repeat_block,
 )
 
 Tokens = Int[Tensor, "B L"]
@@ -65,16 +67,16 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
         if config.embed_norm:
             self.embed_norm = make_norm(config)
-        make_last = (
-            ConditionedNorm if config.adaln else PredictionNorm if config.head_mlp else make_norm
-        )
-        self.norm = make_last(config)
+        last = ConditionedNorm if config.adaln else PredictionNorm if config.head_mlp else make_norm
+        self.norm = last(config)
         self.head = Head(config.width, config.logit_rows, bias=config.head_bias)
         self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
         self._local_rotary = RotaryTables(replace(config, rotary_base=config.window_base))
         self.graphs = Graphs()
+        self.open_at: tuple[int, int] | None = None
+        """An open block [begin, end) for passes that do not say where theirs is."""
         if seed is not None:
             device = self.embedding.weight.device
             initialise(self, config.layers, torch_stream(seed, "weights", device=device))
@@ -116,15 +118,17 @@ class Transformer(nn.Module):
         cache: Cache | Snapshot | None = None,
         t: Float[Tensor, "B"] | None = None,
         condition: Float[Tensor, "B C"] | None = None,
+        inside: Seen | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves the last layer, replayed where that is faster."""
         check_token_rows(tokens)
-        if real is None and cache is None and t is None and can_replay(self, tokens):
+        is_plain = real is None and cache is None and t is None and not self.config.open_block
+        if is_plain and can_replay(self, tokens):
             check_length(self.config, tokens.shape[1])
             if (x := self.graphs.run_pass(self, tokens)) is not None:
                 return x
         x = self.embed(tokens, real, cache, t)
-        return self.run_layers(x, real=real, cache=cache, condition=condition)
+        return self.run_layers(x, real=real, cache=cache, condition=condition, inside=inside)
 
     def embed(
         self,
@@ -177,18 +181,18 @@ class Transformer(nn.Module):
         sees: Bool[Tensor, "L L"] | None = None,
         condition: Float[Tensor, "B C"] | None = None,
         positions: Tokens | None = None,
+        inside: Seen | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
 
         A `cache` is written to, but only `forward` counts its new positions as filled. With a
         snapshot `real` is that of its whole canvas. `sees` narrows attention further: True where
         a position (first) may see another (second). Rotary `positions` may be in any order.
+        `inside` is True at each row's open block.
         """
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
-        view = self.view(x, real, cache, sees, positions)
-        if condition is not None:
-            view = replace(view, condition=condition)
+        view = replace(self.view(x, real, cache, sees, positions, inside), condition=condition)
         home, snapshot = x.device, cache if isinstance(cache, Snapshot) else None
         for layer in range(start, stop):
             own, tap = view.of(layer), self.taps.at(f"layers.{layer}.", snapshot)
@@ -319,7 +323,7 @@ class Transformer(nn.Module):
         block-causal attention a cache is exact over finished blocks: a block that is still written
         is run behind it, and `cache.length` set back before it is run again.
         """
-        if not self.config.causal and self.config.block is None:
+        if not self.config.causal and (self.config.block is None or self.config.open_block):
             raise UserError(
                 "a cache was asked for a network that sees in both directions: the keys and values "
                 "of earlier tokens change with later ones; run it whole, or use a causal network "
@@ -346,6 +350,7 @@ class Transformer(nn.Module):
         cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
         positions: Tokens | None = None,
+        inside: Seen | None = None,
     ) -> View:
         """What each position of the stream `x` sees, the same in every layer."""
         config, length = self.config, x.shape[1]
@@ -353,7 +358,10 @@ class Transformer(nn.Module):
         where, seen = find_places(x, real, cache, positions)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         num_keys = cache.room if isinstance(cache, Snapshot) else past + length
-        if config.block is not None:
+        if config.open_block and positions is None:
+            fixed = repeat_block(self.open_at, num_keys, x.device)
+            mask = mask_open_block(seen, fixed if inside is None else inside, length, cache)
+        elif config.block is not None and not config.open_block:
             mask = mask_blocks(seen, where, num_keys, config.block, positions)
         if sees is not None:
             assert not config.causal and cache is None, "only open attention can be narrowed"

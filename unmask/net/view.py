@@ -127,6 +127,38 @@ def mask_blocks(
     return _hide_padding(where[..., :, None] // block >= keys[..., None, :], real)
 
 
+def mask_open_block(
+    real: Bool[Tensor, "B N"] | None,
+    inside: Bool[Tensor, "*B N"] | None,
+    length: int,
+    cache: Cache | Snapshot | None = None,
+) -> Bool[Tensor, "*rows L N"]:
+    """The mask of attention with an open block: what is `inside` sees itself, all see what is
+    before them.
+
+    Padding sees itself: no softmax is empty.
+    """
+    if inside is None:
+        raise UserError(
+            "this network reads the block that is being written both ways and what is before it "
+            "causally, and this does not say where the block is, as samplers, recall and "
+            "Model.logits do: ask its causal reading, such as NAME:causal; training needs "
+            "objective.clean_blocks."
+        )
+    keys = torch.arange(inside.shape[-1], device=inside.device)
+    # Where the queries stand among the keys: from the first one on, or in part of a canvas.
+    places = cache.places if isinstance(cache, Snapshot) else None
+    columns = keys[:length] if places is None else places
+    if inside.ndim == 1:
+        of_block = inside[columns]
+    else:
+        of_block = inside.gather(1, columns.expand(len(inside), -1))
+    sees = (keys <= columns[..., None]) | of_block[..., None] & inside[..., None, :]
+    if real is not None:
+        sees = sees & real[:, None] | (keys == columns[..., None])
+    return sees[:, None] if sees.ndim == 3 else sees
+
+
 def _hide_padding(sees: Tensor, real: Bool[Tensor, "B N"] | None) -> Bool[Tensor, "*rows L N"]:
     sees = sees if real is None else sees & real[:, None, :]
     return sees[:, None] if sees.ndim == 3 else sees
@@ -154,6 +186,37 @@ def find_places(
             return cache.places, None
         return place(real, cache.room, 0, x.device).gather(1, cache.places), real
     return place(real, length, 0, x.device), real
+
+
+def repeat_block(
+    place: tuple[int, int] | None, num_keys: int, device: torch.device
+) -> Bool[Tensor, "N"] | None:
+    """True at an open block [begin, end) that is the same in all rows; None where there is none."""
+    if place is None:
+        return None
+    keys = torch.arange(num_keys, device=device)
+    return (keys >= place[0]) & (keys < place[1])
+
+
+def open_block(is_mask: Bool[Tensor, "B L"], block: int, at: Tensor | None) -> Bool[Tensor, "B L"]:
+    """True at the open block of each row: so many positions from its first mask on.
+
+    Masks that are read, at all positions or `at` some (see `Transformer.unembed`), must be in it.
+    """
+    begun = is_mask.cumsum(-1) > 0
+    inside = begun & (begun.cumsum(-1) <= block)
+    beyond = is_mask & ~inside
+    if at is not None and at.dtype == torch.bool:
+        beyond = beyond & at
+    elif at is not None:
+        beyond = beyond.gather(1, at.expand(len(is_mask), -1) % is_mask.shape[1])
+    if bool(beyond.any()):
+        raise UserError(
+            f"this network fills one block of {block} tokens at a time, from a row's first mask "
+            "on, and was asked for masks after it: give fewer masks, have texts written with "
+            "sample or infill, or ask its causal reading, such as NAME:causal."
+        )
+    return inside
 
 
 def check_positions(at: object, x: Float[Tensor, "B L D"]) -> None:

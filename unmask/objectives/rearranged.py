@@ -110,15 +110,17 @@ def run_beside_clean(
 
     The training pass of block diffusion (Arriola et al. 2025, arXiv 2503.09573): noisy and clean
     rows side by side at the same positions; a noisy block sees itself and the clean blocks before
-    it, a clean one itself and the clean ones before it.
+    it, a clean one itself and the clean ones before it, or in networks with an open block, as in
+    Nemotron-Labs-Diffusion's training, each clean position what is before it.
     """
     assert net.config.block is not None, "a network without blocks has no earlier ones"
     length = noisy.shape[1]
     positions = torch.arange(length, device=noisy.device)
     block = positions // net.config.block
     before, same = block[:, None] > block, block[:, None] == block
+    finished = same.tril() if net.config.open_block else same
     sees = torch.cat(
-        (torch.cat((same, before), 1), torch.cat((torch.zeros_like(same), before | same), 1))
+        (torch.cat((same, before), 1), torch.cat((torch.zeros_like(same), before | finished), 1))
     )
     x = torch.cat((net.embed(noisy, t=t), net.embed(clean, t=t)), dim=1)
     twice = positions.repeat(2).expand(len(noisy), -1)

@@ -136,7 +136,9 @@ def show_network(
         size = count_cache_bytes(config, 1, config.context, 2)
         rows["key-value cache, per row"] = f"{format_bytes(size)} bfloat16"
     rows["sites"] = f"embed, layers.0–{config.layers - 1}.( {' | '.join(PARTS)} ), final, logits"
-    show_pairs(console, f"{name}: {attention} transformer", rows)
+    open_block = f"causal transformer with an open block of {config.block}"
+    kind = open_block if config.open_block else f"{attention} transformer"
+    show_pairs(console, f"{name}: {kind}", rows)
 
 
 def show_pairs(console: Console, title: str, rows: Mapping[str, str]) -> None:

@@ -41,12 +41,17 @@ class Denoiser:
         """Tokens that are never written."""
         banned = torch.zeros(model.net.config.logit_rows, dtype=torch.uint8, device=model.device)
         self.banned = banned.index_fill(0, self.never, 1)
+        self.inside: Open | None = None
+        """The block that is being written, in networks with an open block."""
         self.calls = 0
         self.rates = False
         """Whether predictions say by how much guidance speeds positions up."""
 
-    def enter_block(self, inside: Open) -> None:
-        """Called where a block starts, with what may be written in it: all before that stands."""
+    def enter_block(self, inside: Open, free: Open) -> None:
+        """Called where a block starts, and with what may be written at all: all before stands."""
+        if self.model.net.config.open_block:
+            columns = torch.arange(inside.shape[1], device=inside.device)
+            self.inside = inside & (columns >= self.canvas.start[:, None])
 
     def predict(
         self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0
@@ -70,8 +75,11 @@ class Denoiser:
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions; a guided step has those without the prompt behind them."""
         t = self.model.find_time(xt, real)
-        xt, open_, real, t = self._begin_pass(guidance, prompt, xt, open_, real, t)
-        return self.model.logits(xt, real, open_, t, number=number * (2 if guidance else 1))
+        xt, open_, real, t, inside = self._begin_pass(
+            guidance, prompt, xt, open_, real, t, self.inside
+        )
+        number *= 2 if guidance else 1
+        return self.model.logits(xt, real, open_, t, number=number, inside=inside)
 
     def _begin_pass(self, guidance: float, prompt: Open, xt: Tokens, *more: Tensor | None) -> Any:
         """Counts a pass. In a guided one every row comes twice, then without the prompt."""
@@ -89,11 +97,12 @@ class Denoiser:
         real: Real | None,
         positions: Int[Tensor, "B A"],
         valid: Bool[Tensor, "B A"],
+        inside: Open | None,
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions, some positions run and the others as they were kept."""
         at = open_.gather(1, positions) & valid
         kept = kept.move_to(positions)
-        return self.model.logits(xt.gather(1, positions), real, at, snapshot=kept)
+        return self.model.logits(xt.gather(1, positions), real, at, snapshot=kept, inside=inside)
 
     def _finish(
         self, logits: Float[Tensor, "_ V"], inner: Bool[Tensor, "N"] | None, guidance: float
@@ -167,8 +176,9 @@ class PrefixCacheDenoiser(Denoiser):
         self._positions: Int[Tensor, "B A"] | None = None
         self._valid: Bool[Tensor, "B A"] | None = None
 
-    def enter_block(self, inside: Open) -> None:
-        self._kept = None
+    def enter_block(self, inside: Open, free: Open) -> None:
+        super().enter_block(inside, free)
+        self._kept, inside = None, inside & free
         # Every row runs from where its block starts to its end. Rows start at different positions:
         # all run as many as the longest needs [B, A], and those past a row's end are not valid.
         length = inside.shape[1]
@@ -184,14 +194,14 @@ class PrefixCacheDenoiser(Denoiser):
         self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         assert self._positions is not None, "enter_block comes first"
-        xt, open_, real, positions, valid = self._begin_pass(
-            guidance, prompt, xt, open_, real, self._positions, self._valid
+        xt, open_, real, positions, valid, inside = self._begin_pass(
+            guidance, prompt, xt, open_, real, self._positions, self._valid, self.inside
         )
         if self._kept is None or len(self._kept) != len(xt):
             self._kept = self.model.net.new_snapshot(*xt.shape)
-            logits = self.model.logits(xt, real, open_, snapshot=self._kept)
+            logits = self.model.logits(xt, real, open_, snapshot=self._kept, inside=inside)
         else:
-            logits = self._run_part(self._kept, xt, open_, real, positions, valid)
+            logits = self._run_part(self._kept, xt, open_, real, positions, valid, inside)
         return logits
 
 
@@ -211,25 +221,30 @@ class BlockCacheDenoiser(Denoiser):
         self._begin = self._end = torch.zeros(len(canvas.tokens), dtype=torch.long)
         """Where each row's run begins and ends."""
 
-    def enter_block(self, inside: Open) -> None:
-        block, length = self.model.net.config.block, inside.shape[1]
+    def enter_block(self, inside: Open, free: Open) -> None:
+        super().enter_block(inside, free)
+        config, length = self.model.net.config, inside.shape[1]
+        block = config.block
         assert block is not None
         columns = torch.arange(length, device=inside.device)
         number = place(self.canvas.real, length, 0, inside.device).expand_as(inside)
         # The network's blocks that hold something to write; a row without runs its last position.
+        inside = inside & free if self.inside is None else self.inside
         first = torch.where(inside.any(-1), inside.long().argmax(-1), length - 1)
         last = torch.where(inside, columns, 0).amax(-1).maximum(first)
         at_first, at_last = (number.gather(1, at[:, None])[:, 0] for at in (first, last))
-        start = (first - at_first % block).clamp(min=0)
+        # An open block begins where writing does, others at a multiple of their length.
+        ahead, behind = (0, 1) if config.open_block else (at_first % block, block - at_last % block)
+        start = (first - ahead).clamp(min=0)
         self._begin = start if self._start is None else torch.minimum(self._start, start)
-        self._start, self._end = start, (last + block - at_last % block).clamp(max=length)
+        self._start, self._end = start, (last + behind).clamp(max=length)
 
     def _run(
         self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         assert self._start is not None, "enter_block comes first"
-        xt, open_, real, begin, end = self._begin_pass(
-            guidance, prompt, xt, open_, real, self._begin, self._end
+        xt, open_, real, begin, end, inside = self._begin_pass(
+            guidance, prompt, xt, open_, real, self._begin, self._end, self.inside
         )
         columns = torch.arange(xt.shape[1], device=xt.device)
         is_known = self._tokens is not None and self._tokens.shape == xt.shape
@@ -238,13 +253,13 @@ class BlockCacheDenoiser(Denoiser):
         self._tokens, self._begin = xt, self._start
         if self._kept is None or not is_known:
             self._kept = self.model.net.new_snapshot(*xt.shape)
-            return self.model.logits(xt, real, open_, snapshot=self._kept, number=None)
+            return self.model.logits(xt, real, open_, snapshot=self._kept, inside=inside)
         if self.model.blueprint.shift:
             begin = (begin - 1).clamp(min=0)  # where the first position is read
         span = int((end - begin).max())
         positions = begin[:, None] + torch.arange(span, device=xt.device)
         valid, positions = positions < end[:, None], positions.clamp(max=xt.shape[1] - 1)
-        return self._run_part(self._kept, xt, open_, real, positions, valid)
+        return self._run_part(self._kept, xt, open_, real, positions, valid, inside)
 
 
 class WatchedDenoiser(Denoiser):
@@ -254,8 +269,9 @@ class WatchedDenoiser(Denoiser):
         super().__init__(usual.model, usual.canvas, forbidden)
         self.usual = usual
 
-    def enter_block(self, inside: Open) -> None:
-        self.usual.enter_block(inside)
+    def enter_block(self, inside: Open, free: Open) -> None:
+        super().enter_block(inside, free)
+        self.usual.enter_block(inside, free)
 
     def predict(
         self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0

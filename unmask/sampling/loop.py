@@ -50,8 +50,10 @@ def fill_masks(
     # 2. Rows with as many blocks make a part: blocks share the steps evenly, so that rows with
     #    another number of them would be at another step of another block at the same time.
     first_alone = model.blueprint.shift and strategy.plan.paces_itself
-    seen = model.net.config.block
-    block_of = _number_blocks(canvas, strategy.block, seen, first_alone)  # [B, L]
+    config = model.net.config
+    block = config.block if strategy.block is None else strategy.block
+    seen = None if config.open_block else config.block
+    block_of = _number_blocks(canvas, block, seen, first_alone)  # [B, L]
     num_blocks = block_of.masked_fill(canvas.fixed, 0).amax(-1) + 1  # [B]
     counts = num_blocks.unique().tolist()
     rows_of = [(num_blocks == count).nonzero()[:, 0] for count in counts]
@@ -134,16 +136,15 @@ def set_clock(remasking: Remasking | None, step: int, steps: int) -> StepTimes:
 
 
 def _number_blocks(
-    canvas: Canvas, block: int | None, seen: int | None, first_alone: bool = False
+    canvas: Canvas, size: int | None, seen: int | None, first_alone: bool = False
 ) -> Tensor:
     """The block that each position belongs to, counted from where a row's writing starts.
 
-    Where the network itself sees in blocks of `seen`, they are these, or `block` counted likewise:
-    from a row's first position, the one that the prompt ends in being the first to be filled. With
-    `first_alone` the first position of each of these is a block of its own: in a network whose row
-    i predicts i + 1 it is read from the finished block before (Fast-dLLM v2's sampler).
+    Where the network itself sees in blocks of `seen`, they are counted from a row's first position,
+    the one that the prompt ends in being the first to be filled. With `first_alone` the first
+    position of each of these is a block of its own: in a network whose row i predicts i + 1 it is
+    read from the finished block before (Fast-dLLM v2's sampler).
     """
-    size = seen if block is None else block
     if size is None:
         return torch.zeros_like(canvas.tokens)
     positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)

@@ -56,8 +56,11 @@ def speculate(
         at = torch.minimum(places, limits[:, None] - 1)
         # 3. Drafts [B, K] and the distributions that they come from [B, K, V].
         masked = torch.where(positions >= counts[:, None], mask_id, record.tokens)
+        # An open block begins with the last token that was written.
+        behind = positions - counts[:, None]
+        inside_block = (behind >= -1) & (behind < drafts)
         with drafter.net.taps.in_step(step):
-            logits = drafter.logits(masked, shown, at[:, :-1])
+            logits = drafter.logits(masked, shown, at[:, :-1], inside=inside_block)
         proposed = sampler.sharpen(find_logp(logits, forbidden))
         drafted = invert(proposed, streams.uniform(drafts))
         # 4. What the causal reading says there [B, K + 1, V], the drafts standing before it.

@@ -85,7 +85,7 @@ class Unmasker:
 
     def enter_block(self, inside: Positions, steps: int) -> OpenBlock:
         """The block of these positions, before its first step."""
-        self.denoiser.enter_block(inside & self.free)
+        self.denoiser.enter_block(inside, self.free)
         num_start = (self.hidden & inside).sum(-1)
         # A plan that paces itself has a step per mask.
         paces_itself = self.strategy.plan.paces_itself

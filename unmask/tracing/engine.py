@@ -93,7 +93,7 @@ class Engine:
         self.device = base.entering[0].device
         view = net.view(base.entering[0][:1])
         self.views = [view.of(layer) for layer in range(self.layers)]
-        self.block = 1 if self.causal else net.config.block
+        self.block = 1 if self.causal else None if net.config.open_block else net.config.block
         """Positions that see each other among those that see no later one; None: all do."""
         positions = torch.arange(self.length, device=self.device)
         self._graphs: tuple[CellBatch, LayerGraphs | None] | None = None

@@ -194,8 +194,14 @@ def ask(
         # All before the first mask and the first position of the answer.
         masks = [] if model.mask_id is None else (row == model.mask_id).nonzero()[:, 0].tolist()
         prompt_length = min([*answer, *masks[:1], len(row)])
+    block = model.net.config.block
+    if model.net.config.open_block and block is not None and max(answer) >= prompt_length + block:
+        raise UserError(
+            f"the answer's position {max(answer)} is not in the block of {block} that follows the "
+            f"prompt, which {model.name} writes at once: give more of the text as the prompt."
+        )
     return Question(
-        model,
+        model.write_from(prompt_length),
         row[None],
         subject,
         answer,

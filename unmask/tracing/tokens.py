@@ -230,7 +230,7 @@ def choose_source(
     if question.donor == "random":
         return make_random(clean, corrupted, question.settings.seed)
     # The clean run of another text, its positions named as ours.
-    net, device = question.model.net, question.model.device
+    net, device = question.model.write_from(len(question.donor.prompt)).net, question.model.device
     rows = torch.cat([factor.continue_donor() for factor in factors])
     record = record_run(net, net.embed(rows), rows).repeat(
         1 if len(factors) == 1 else question.corrupted.samples

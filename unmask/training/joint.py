@@ -3,6 +3,7 @@
 NVIDIA's Nemotron-Labs-Diffusion is trained so, with the weight 0.3 on the masked loss. Here every
 row has two passes in a step, clean under a causal mask and noised under the network's own
 attention: one long pass over both would cost as much, and need a mask that fast attention lacks.
+Only where noised blocks are to see clean text before them are both in one pass as well.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.objectives.batch import Batch
 from unmask.objectives.masked import find_forbidden, get_weighting
+from unmask.objectives.rearranged import run_beside_clean
 from unmask.objectives.targets import Targets, targets_loss
 from unmask.training.losses import CausalObjective, LossInputs, MaskedObjective, Objective
 from unmask.training.recipe import Recipe
@@ -36,10 +38,11 @@ class JointObjective(Objective):
     @classmethod
     def make(cls, recipe: Recipe, model: Model) -> "JointObjective":
         settings = recipe.objective
-        if model.net.config.time or settings.clean_blocks:
+        config = model.net.config
+        if config.time or (settings.clean_blocks and config.block is None):
             raise UserError(
-                "the objective joint is for networks that are not told the time, without "
-                "objective.clean_blocks: choose another preset, or leave that out."
+                "the objective joint is for networks that are not told the time, and with "
+                "objective.clean_blocks for those with blocks: choose another preset."
             )
         process = model.make_process()
         assert isinstance(process, Masked), "a kind that has this objective"
@@ -67,14 +70,18 @@ class JointObjective(Objective):
             torch.cat((hidden.tokens, following.tokens)),
             torch.cat((hidden.weights * self.settings.diffusion_weight, following.weights)),
         )
-        return LossInputs(Batch(torch.cat((noised.batch.tokens, batch.tokens))), t, targets)
+        xt = noised.batch.tokens[:, : batch.tokens.shape[1]]  # its clean rows follow anyway
+        return LossInputs(Batch(torch.cat((xt, batch.tokens))), t, targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None
         reading, tokens = inputs.batch.reading, inputs.batch.tokens
         count = {"both": len(tokens) // 2, "causal": 0, "diffusion": len(tokens)}[reading]
         streams = []
-        if count:
+        if count and self.settings.clean_blocks:
+            both = tokens.split(count) if reading == "both" else tokens.chunk(2, dim=1)
+            streams.append(run_beside_clean(net, *both))
+        elif count:
             streams.append(net.run_layers(net.embed(tokens[:count]), sees=inputs.sees))
         if count < len(tokens):
             shared = open_causally(net)

@@ -303,7 +303,8 @@ class Recipe:
         if self.objective_name == PREFERENCE:
             return 4 * self.copies  # the start's own is one
         is_hinted = self.paradigm.noises_vectors and self.objective.self_condition > 0
-        return 6 if self.objective.clean_blocks else 4 if is_hinted else 3 * self.readings
+        own = 3 * (self.readings + self.objective.clean_blocks)
+        return 4 if is_hinted else own
 
     @property
     def readings(self) -> int:

@@ -231,8 +231,11 @@ def override(blueprint: Blueprint, source: Source, given: Given) -> Blueprint:
     paradigm, mask = get_paradigm(kind), blueprint.mask_id if given.mask is None else given.mask
     if paradigm.has_mask and mask is None:
         mask = find_mask(source)
-    block = blueprint.config.block if given.block is None else given.block or None
-    config = replace(blueprint.config, causal=not paradigm.sees_later, block=block)
+    config = blueprint.config
+    config = replace(config, causal=False) if paradigm.sees_later else config.made_causal()
+    if given.block is not None:
+        is_open = config.open_block and given.block > 0
+        config = replace(config, block=given.block or None, open_block=is_open)
     shift = blueprint.shift if given.shift is None else given.shift
     return replace(blueprint, config=config, kind=kind, mask_id=mask, shift=shift)
 

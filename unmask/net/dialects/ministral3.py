@@ -1,9 +1,9 @@
-"""Ministral 3 in `transformers`, and the causal reading of Nemotron-Labs-Diffusion, built like it.
+"""Ministral 3 in `transformers`, and Nemotron-Labs-Diffusion, which is built like it.
 
 Queries are multiplied by 1 + beta log(1 + floor(position / old context)), which is exactly 1 before
-the old context ends: rows may be no longer here. In the other reading of Nemotron-Labs-Diffusion
-written text is read causally, and the block after it both ways, wherever that begins: an attention
-that no network here has, so that its models are causal ones.
+the old context ends: rows may be no longer here. Nemotron-Labs-Diffusion reads finished text
+causally and the block that is being written both ways, whatever paradigm of training its settings
+name; row i predicts position i, and in its causal reading, NAME:causal, position i + 1.
 """
 
 import math
@@ -41,6 +41,13 @@ def _complete(values: Mapping[str, Any], source: Source) -> dict[str, Any]:
     return read_rotary(settings, source.label) | context
 
 
+def _open_block(values: dict[str, Any], source: Source) -> dict[str, Any]:
+    """What `_complete` reads, and the block, which is 32 where settings do not say it."""
+    block = source.config.get("block_size")
+    more = {"open_block": True, "block": 32 if block is None else block}
+    return _complete(values, source) | more
+
+
 def _write_rotary(config: NetConfig) -> dict[str, Any]:
     """The rotary settings, with a scale of queries that is 1 everywhere."""
     settings = write_rotary(config)
@@ -67,6 +74,13 @@ _NEMOTRON = replace(
     _LAYOUT,
     model_type="nemotron_labs_diffusion",
     architecture="NemotronLabsDiffusionModel",
+    is_masked=True,
+    complete=_open_block,
+    add=lambda blueprint: {
+        "block_size": blueprint.config.block,
+        "dlm_paradigm": "bidirectional",
+        **_write_rotary(blueprint.config),
+    },
     names=replace(
         NAMES,
         layer="encoder.layers.{i}.",
@@ -83,8 +97,9 @@ DIALECTS = (
     ),
     _NEMOTRON.make_dialect(
         "nemotron_labs_diffusion",
-        "Nemotron-Labs-Diffusion in its causal reading alone: Ministral 3 by other names",
+        "Nemotron-Labs-Diffusion, Ministral 3 by other names: finished text is read causally, an "
+        "open block of 32 unless given both ways, NAME:causal its other reading; its sampler is "
+        '`plan="threshold=0.9"`',
         tied_head="diffusion_head.weight",
-        says_kind=True,
     ),
 )
