@@ -54,6 +54,7 @@ from unmask.training.run import train_seeds as train_seeds
 
 # isort: off
 from unmask.measures import (
+    alignment as _alignment,
     erasure as _erasure,
     factorization as _factorization,
     interchange as _interchange,
@@ -84,6 +85,7 @@ from unmask.experiments.transparency import measure as _transparency
 
 __version__: str
 
+alignment = _alignment.MEASURE
 bench = _bench.MEASURE
 correctors = _correctors.MEASURE
 erasure = _erasure.MEASURE

@@ -21,8 +21,8 @@ from unmask.compiled.forced import (
     save_forced,
     train_forced,
 )
-from unmask.compiled.mechanisms import build_compiled
-from unmask.compiled.truth import list_carriers
+from unmask.compiled.mechanisms import MECHANISMS, build_compiled
+from unmask.compiled.truth import list_carriers, list_fixed_edges, list_needed_edges
 from unmask.experiments.bench.networks import list_truth
 
 LEAST = 0.95
@@ -44,7 +44,7 @@ def test_a_hand_written_network_passes_all_exchanges_and_the_other_mechanism_fai
 
 def test_a_trained_network_is_saved_with_its_mechanism_and_scored(tmp_path):
     """Two updates, which teach it nothing: what is read back is what was saved."""
-    settings = Forced("two stores", width=16, updates=2, rows=8, phrasings=1)
+    settings = Forced("two stores", width=16, updates=2, rows=8, phrasings=1, idle=0)
     compiled, held_out = train_forced(settings)
     assert held_out.changed < LEAST
     folder = tmp_path / "two-stores-0"
@@ -54,7 +54,10 @@ def test_a_trained_network_is_saved_with_its_mechanism_and_scored(tmp_path):
     tokens = torch.tensor([[0, 7, 20, 2, 1, 1]])
     assert torch.equal(again.model.net(tokens), compiled.model.net(tokens))
     truth = list(list_truth(again, is_trained=True))
-    assert {row["part"] for row in truth} == {"resid"} and PART == "resid_out"
+    assert {row["part"] for row in truth} == {"resid", "edges"} and PART == "resid_out"
+    edges = {(row["step"], row["layer"], row["position"], row["is_read"])
+             for row in truth if row["part"] == "edges" and row["matters"]}  # fmt: skip
+    assert edges == {(1, 2, 4, 2), (2, 2, 5, 2)} and min(row["layer"] for row in truth) == 0
     result = unmask.bench(tmp_path, methods=("lens", "random"), forms=0)
     (row,) = select(result.summary["methods"], model="lens", metric="auroc")
     assert (row["weights"], row["facts"]) == ("trained", 1)
@@ -92,6 +95,22 @@ def test_states_that_leave_the_program_without_a_word_are_not_asked_of_trained_n
     )  # fmt: skip
     assert stopped and hand.keys() - trained.keys() == stopped
     assert all(hand[each] for each in stopped) and trained.items() <= hand.items()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_edges_that_the_stream_decides_are_as_the_program_has_them(mechanism):
+    """Those that carry the word are needed in the program, and no other that it decides is."""
+    compiled = build_compiled(mechanism)
+    fixed, needed = list_fixed_edges(list_carriers(compiled)), list_needed_edges(compiled)
+    for step, edges in fixed.items():
+        read = {edge: matters for edge, matters in edges.items() if edge[2] and edge[1] != edge[2]}
+        assert {edge for edge, matters in read.items() if matters} <= needed[step]
+        assert not needed[step] & {edge for edge, matters in read.items() if not matters}
+    carrying = [edge for own in fixed.values() for edge, matters in own.items() if matters]
+    # A name copied from the prompt leaves no word when it is exchanged, and nothing is known.
+    assert bool(carrying) == (mechanism != "copy")
+    if mechanism == "one store":
+        assert carrying == [(2, 4, 2), (2, 5, 2)]  # each word reads the subject's last token
 
 
 @pytest.mark.prove

@@ -32,6 +32,7 @@ SMALLER = {
     "interchange": "--facts 2 --phrasings 1 --splits d2p_same --tokens last --layers 0",
     "erasure": "--facts 2 --phrasings 1 --groups d2p --states 8 --starts 0 --draws 1",
     "slots": "--facts 4 --phrasings 2 --groups d2p --permutations 99",
+    "alignment": "--facts 2 --groups d2p",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "relearn": "--facts 2 --rehearsed 0 --phrasings 1 --groups d2p --updates 1 --steps 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
@@ -49,7 +50,16 @@ SMALLER = {
 """What makes a command of the list short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
-LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
+LONG |= {
+    "alignment",
+    "quality",
+    "mending",
+    "infilling",
+    "relearn",
+    "parallel",
+    "transparency",
+    "gradients",
+}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

@@ -144,6 +144,7 @@ TINY: dict[str, dict[str, Any]] = {
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
+    "alignment": {"facts": 2, "groups": ("p2d",)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip

@@ -161,6 +161,7 @@ KILLED: dict[str, Write] = {
                           "--states", "8", "--starts", "0", "--draws", "1"),
     "slots": on_shipped("slots", "--facts", "4", "--phrasings", "2", "--groups", "d2p",
                      "--permutations", "99"),
+    "alignment": measure("alignment", facts=3),
     "relearn": measure("relearn", facts=2, rehearsed=0, updates=2),
     "planted": on_shipped("planted", "--people", "2", "--counts", "1", "--shapes", "prefix",
                           "--lengths", "44", "--orders", "left", "--remasks", "none"),

@@ -23,6 +23,7 @@ from unmask.experiments.planted.measure import MEASURE as PLANTED
 from unmask.experiments.relearn.measure import MEASURE as RELEARN
 from unmask.experiments.transparency import languages
 from unmask.experiments.transparency.measure import MEASURE as TRANSPARENCY
+from unmask.measures.alignment import MEASURE as ALIGNMENT
 from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
@@ -85,6 +86,9 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     few = {"facts": 2, "rehearsed": 0, "updates": 1, "rows": 2, "steps": 2}
     few |= {"groups": ("both",), "length": 24, "device": "cpu"}
     results["relearn"] = RELEARN(place.model, data=people, out=folder / "relearn", **few)
+    results["alignment"] = ALIGNMENT(
+        place.model, data=people, out=folder / "alignment", length=24, device="cpu"
+    )
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
     few = {"steps": 2, "bands": 2, "length": 24, "any_answer": True, "device": "cpu"}

@@ -52,6 +52,8 @@ class Forced:
     """Exchanges of an update."""
     rate: float = 4e-3
     phrasings: int = len(FILLING) + 1
+    idle: int = 0
+    """Layers that do nothing, after each of the program's that does something."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ class Alike:
     words: Int[Tensor, "Q W"]
     exchanged: Int[Tensor, "Q Q layers L W"]
     """By question, the question that a state comes from, its layer and position."""
+
+    def to(self, device: str) -> "Alike":
+        """The same questions on a device."""
+        return Alike(*(each.to(device) for each in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,9 @@ class HeldOut:
     """Without an exchange."""
 
 
-def train_forced(settings: Forced) -> tuple[Compiled, HeldOut]:
+def train_forced(settings: Forced, device: str = "cpu") -> tuple[Compiled, HeldOut]:
     """A network with the mechanism, and what held-out exchanges say of it."""
-    compiled = build_compiled(settings.mechanism, seed=settings.seed)
+    compiled = build_compiled(settings.mechanism, idle=settings.idle, seed=settings.seed)
     groups, is_fitted = (
         list(list_alike(compiled, settings.phrasings)),
         _split_pairs(compiled, settings.seed),
@@ -88,7 +94,8 @@ def train_forced(settings: Forced) -> tuple[Compiled, HeldOut]:
         vocab_size=len(WORDS), width=settings.width, layers=len(compiled.program.layers),
         heads=settings.heads, mlp_width=4 * settings.width, context=CONTEXT, positions="learned",
     )  # fmt: skip
-    net = Transformer(config, settings.seed)
+    net = Transformer(config, settings.seed).to(device)
+    groups, is_fitted = [group.to(device) for group in groups], is_fitted.to(device)
     stream = torch_stream(settings.seed, "exchanges")
     optimiser = torch.optim.AdamW(net.parameters(), settings.rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, settings.updates)
@@ -103,10 +110,10 @@ def train_forced(settings: Forced) -> tuple[Compiled, HeldOut]:
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-    net.eval().requires_grad_(False)
+    held_out = check_held_out(net.eval().requires_grad_(False), groups, ~is_fitted)
     plan = Blueprint(config, "masked", IDS["[MASK]"])
-    model = Model(f"{settings.mechanism}-trained", net, plan, compiled.model.tokenizer)
-    return replace(compiled, model=model), check_held_out(net, groups, ~is_fitted)
+    model = Model(f"{settings.mechanism}-trained", net.cpu(), plan, compiled.model.tokenizer)
+    return replace(compiled, model=model), held_out
 
 
 def list_alike(compiled: Compiled, phrasings: int) -> Iterator[Alike]:
@@ -153,11 +160,11 @@ def run_exchanges(
 @torch.no_grad()
 def check_held_out(net: Transformer, groups: list[Alike], is_held: Bool[Tensor, "Q Q"]) -> HeldOut:
     """How many exchanges between these pairs go as the program says, over all groups and sites."""
-    counts = torch.zeros(3, 2)
+    counts = torch.zeros(3, 2, device=is_held.device)
     for group in groups:
         states, logits = _run_clean(net, group)
         known = group.words != NONE
-        counts[2] += torch.tensor([(logits.argmax(-1) == group.words)[known].sum(), known.sum()])
+        counts[2] += _count(logits.argmax(-1) == group.words, known)
         shape = group.exchanged.shape[2:4]
         pairs = (is_held[..., None, None].expand(-1, -1, *shape)).nonzero()
         for part in pairs.split(2048):
@@ -165,9 +172,13 @@ def check_held_out(net: Transformer, groups: list[Alike], is_held: Bool[Tensor, 
             meant, own = group.exchanged[chosen], group.words[part[:, 0]]
             is_right = run_exchanges(net, group, states, chosen).argmax(-1) == meant
             for number, which in enumerate((meant != own, meant == own)):
-                which = which & (meant != NONE)
-                counts[number] += torch.tensor([is_right[which].sum(), which.sum()])
+                counts[number] += _count(is_right, which & (meant != NONE))
     return HeldOut(*(counts[:, 0] / counts[:, 1]).tolist())
+
+
+def _count(is_right: Bool[Tensor, "*n"], which: Bool[Tensor, "*n"]) -> Int[Tensor, "2"]:
+    """How many of some are right, and how many they are."""
+    return torch.stack([(is_right & which).sum(), which.sum()])
 
 
 def save_forced(
@@ -184,7 +195,8 @@ def save_forced(
 def load_forced(folder: Path) -> Compiled:
     """A network that was trained to have a mechanism, with its program."""
     known = json.loads((folder / MECHANISM).read_text("utf-8"))
-    compiled = build_compiled(known["mechanism"], seed=known["seed"])
+    # Those of before have no word of idle layers.
+    compiled = build_compiled(known["mechanism"], idle=known.get("idle", 0), seed=known["seed"])
     return replace(compiled, model=load(str(folder), device="cpu"))
 
 
@@ -217,7 +229,7 @@ def _draw_exchanges(
     fitted = is_fitted[..., None, None].expand_as(is_changed)
     halves = [(fitted & is_changed).nonzero(), (fitted & ~is_changed).nonzero()]
     drawn = [
-        half[torch.randint(len(half), (count // 2,), generator=stream)]
+        half[torch.randint(len(half), (count // 2,), generator=stream).to(half.device)]
         for half in halves
         if len(half)
     ]

@@ -5,7 +5,7 @@ same words about another person. It *brings* a word of the answer where the word
 question's, *breaks* it where it becomes a third one, and *stops* it where there is none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -175,3 +175,41 @@ def list_needed_edges(compiled: Compiled, verb: int = 0, phrasing: int = 0) -> d
                 if is_read and run(program, step.tokens, cut=edge)[at].get(OUT) != clean:
                     edges.add(edge)
     return needed
+
+
+def list_fixed_edges(carriers: Sequence[Carrier]) -> dict[int, dict[Edge, bool]]:
+    """By step, edges of which the stream after each layer says whether the next word needs them.
+
+    That stream is all that a network trained by exchanges shares with its program. Nothing is said
+    of the first layer, which reads words, of edges of which one end leaves the program without a
+    word, nor of those that are left over by the two rules at their lines.
+    """
+    # 1. Whether the word depends on the state after a layer at a position; None: nobody knows.
+    depends: dict[tuple[int, int, int], bool | None] = {}
+    for each in carriers:
+        layer, part, at = each.site
+        if part == "resid_out" and each.word == each.step - 1:
+            depends[each.step, layer, at] = None if each.stops else each.matters
+    fixed: dict[int, dict[Edge, bool]] = {}
+    for (step, layer, at), reader in depends.items():
+        after = [
+            place
+            for place in _list_places(depends, step)
+            if depends[step, layer, place] is not False
+        ]
+        for place in _list_places(depends, step) if layer else ():
+            source = depends[step, layer - 1, place]
+            # 2. An edge brings what stands where it reads, to its reader and nowhere else: where
+            #    either may be another question's and the word stays, the word does not need it.
+            if source is False or reader is False:
+                fixed.setdefault(step, {})[layer, at, place] = False
+            # 3. Of the states before, the word depends on this one; of those after the layer on the
+            #    reader's alone. From one position to another only the edge leads.
+            elif source and after == [at] and at != place:
+                fixed.setdefault(step, {})[layer, at, place] = True
+    return fixed
+
+
+def _list_places(sites: Iterable[tuple[int, int, int]], step: int) -> list[int]:
+    """The positions of a step's rows."""
+    return sorted({at for known, _, at in sites if known == step})

@@ -11,7 +11,9 @@ program, and is enough where it brings the other's; an edge matters where the wo
 it. The method `interchange` makes the same exchanges in the network: its score shows that networks
 do what their programs say. Networks may also be trained to have a mechanism
 (`unmask.compiled.forced`): of these the stream alone is scored, at states whose exchange leaves the
-program with a word.
+program with a word, and the edges that it decides: one that reads or feeds a state which may be
+another question's carries nothing, and one that leads from the only state that the word depends on
+to the only one of the next layer carries it.
 
 AUROC is how often a place that matters scores above one that does not: 0.5 is chance. A place is
 called clear above the threshold that does best on hand-written networks of other mechanisms. Among

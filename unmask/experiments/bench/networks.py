@@ -10,7 +10,8 @@ from unmask.base.errors import UserError
 from unmask.base.reading import read_json
 from unmask.compiled.forced import MECHANISM, PART, load_forced
 from unmask.compiled.mechanisms import CAUSAL, MECHANISMS, Compiled, build_compiled
-from unmask.compiled.truth import list_carriers, list_needed_edges
+from unmask.compiled.program import Edge
+from unmask.compiled.truth import Carrier, list_carriers, list_fixed_edges, list_needed_edges
 from unmask.experiments.bench.task import EDGES, PARTS, Localisation, list_localisations
 
 FORMS: tuple[dict[str, Any], ...] = (
@@ -97,10 +98,12 @@ def list_truth(compiled: Compiled, is_trained: bool = False) -> Iterator[dict[st
     where it brings the other's. An edge matters where a word changes without it. Edges to the
     beginning, and from a position to itself, are not asked about. A network that was trained is
     aligned with its program in the stream after each layer alone, and where the program has no word
-    after an exchange, training asked for none: those states are left out.
+    after an exchange, training asked for none: those states are left out. Of its edges those are
+    asked about that the stream decides (`list_fixed_edges`), if there are any that matter.
     """
     sites, tasks = {site: part for part, site in PARTS.items()}, list_localisations(compiled)
-    for each in list_carriers(compiled):
+    carriers = list_carriers(compiled)
+    for each in carriers:
         layer, site, at = each.site
         is_aligned = site in sites and (not is_trained or (site == PART and not each.stops))
         if is_aligned and each.word == each.step - 1:
@@ -109,14 +112,28 @@ def list_truth(compiled: Compiled, is_trained: bool = False) -> Iterator[dict[st
                 "matters": each.matters,
                 "is_enough": each.brings > 0,
             }
-    for step, needed in () if is_trained else list_needed_edges(compiled).items():
-        task = tasks[step - 1]
-        for edge in list_candidates(task):
-            yield {
-                **_place(task, step, EDGES, edge[0], edge[1], edge[2]),
-                "matters": edge in needed,
-                "is_enough": None,
-            }
+    for step, needed in _list_edges(compiled, carriers if is_trained else None).items():
+        for edge in list_candidates(tasks[step - 1]):
+            if edge in needed:
+                yield {
+                    **_place(tasks[step - 1], step, EDGES, edge[0], edge[1], edge[2]),
+                    "matters": needed[edge],
+                    "is_enough": None,
+                }
+
+
+def _list_edges(
+    compiled: Compiled, carriers: Sequence[Carrier] | None
+) -> dict[int, dict[Edge, bool]]:
+    """By step, whether edges matter: all of them, or those that carriers of the stream decide."""
+    if carriers is not None:
+        fixed = list_fixed_edges(carriers)
+        return {step: edges for step, edges in fixed.items() if any(edges.values())}
+    tasks = list_localisations(compiled)
+    return {
+        step: {edge: edge in needed for edge in list_candidates(tasks[step - 1])}
+        for step, needed in list_needed_edges(compiled).items()
+    }
 
 
 def list_candidates(task: Localisation) -> Iterator[tuple[int, int, int]]:
