@@ -8,6 +8,7 @@ text does not show (`Scratch`), and a change of mind (`Turning`).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -76,28 +77,30 @@ class Scratch:
 
     def find_marginals(self, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
         states, inverse = xt.unique(dim=0, return_inverse=True)
-        return torch.stack([self._predict(row) for row in states.tolist()])[inverse]
+        return torch.stack([_predict_answer(self, tuple(row)) for row in states.tolist()])[inverse]
 
-    def _predict(self, row: list[int]) -> Float[Tensor, "L V"]:
-        question, size, masked = row[0], self.count, self.num_tokens
-        p = torch.full((self.length, masked), 0.1 / masked, dtype=torch.float64)
-        note, answer = size + self.notes[question], 2 * size + self.answers[question]
-        # 1. The note, until all else stands.
-        is_done = masked not in row[2:]
-        p[1, 3 * size + 1 if is_done and not self.is_kept else note] += 0.95
-        # 2. The answer: by the question if that is enough, by a note if there is one, else any.
-        if not self.needs[question]:
-            p[2, answer] += 0.8
-        elif row[1] in range(size, 2 * size):
-            by_note = dict(zip(self.notes, self.answers, strict=True))
-            p[2, 2 * size + by_note[row[1] - size]] += 0.9
-        else:
-            p[2, 2 * size : 3 * size] += 0.8 / size
-            p[2, 2 * size + (self.answers[question] + 1) % size] += 0.05
-        # 3. The rest, surest where little is asked, but after these.
-        for at in range(3, self.length):
-            p[at, 3 * size + at] += 0.5
-        return p / p.sum(-1, keepdim=True)
+
+@cache  # knock-outs meet few states, many times
+def _predict_answer(law: Scratch, row: tuple[int, ...]) -> Float[Tensor, "L V"]:
+    question, size, masked = row[0], law.count, law.num_tokens
+    p = torch.full((law.length, masked), 0.1 / masked, dtype=torch.float64)
+    note, answer = size + law.notes[question], 2 * size + law.answers[question]
+    # 1. The note, until all else stands.
+    is_done = masked not in row[2:]
+    p[1, 3 * size + 1 if is_done and not law.is_kept else note] += 0.95
+    # 2. The answer: by the question if that is enough, by a note if there is one, else any.
+    if not law.needs[question]:
+        p[2, answer] += 0.8
+    elif row[1] in range(size, 2 * size):
+        by_note = dict(zip(law.notes, law.answers, strict=True))
+        p[2, 2 * size + by_note[row[1] - size]] += 0.9
+    else:
+        p[2, 2 * size : 3 * size] += 0.8 / size
+        p[2, 2 * size + (law.answers[question] + 1) % size] += 0.05
+    # 3. The rest, surest where little is asked, but after these.
+    for at in range(3, law.length):
+        p[at, 3 * size + at] += 0.5
+    return p / p.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,16 @@ class Blurred:
     def length(self) -> int:
         return self.law.length
 
-    def find_marginals(self, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+    @cached_property
+    def _waves(self) -> tuple[Float[Tensor, "L V"], Float[Tensor, "L"]]:
+        """The phase of each log-probability, and how much each place of the state moves them."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = self.length, self.num_tokens
         phase = 2 * math.pi * torch.rand(*shape, generator=generator, dtype=torch.float64)
-        turn = 50 * torch.rand(self.length, generator=generator, dtype=torch.float64)
+        return phase, 50 * torch.rand(self.length, generator=generator, dtype=torch.float64)
+
+    def find_marginals(self, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+        phase, turn = self._waves
         waves = torch.sin((xt.double() @ turn)[:, None, None] + phase)
         logits = (self.law.find_marginals(xt) + self.floor).log()
         return (logits + self.noise * math.sqrt(2) * waves).softmax(-1)

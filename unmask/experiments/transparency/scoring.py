@@ -24,7 +24,7 @@ from unmask.sampling.state import StepState
 from unmask.sampling.texts import sample
 
 EARLY, TOKEN, SEQUENCE, REVISION, NEEDED, *NOISED = NAMES
-STEPS = 48
+STEPS = 32
 """Steps in which noise on tokens is undone."""
 ScoreRows = list[dict[str, Any]]
 
