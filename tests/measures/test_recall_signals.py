@@ -16,8 +16,8 @@ from unmask.evaluation.questions import choose_splits
 from unmask.evaluation.recall import AskedModel
 from unmask.evaluation.signals import SIGNALS, find_signals
 from unmask.measures.recall import MEASURE
-from unmask.measures.recall_signals import NAMES
 from unmask.net.families import Family
+from unmask.results.signals import NAMES
 from unmask.sampling.trajectory import Trajectory
 
 

@@ -33,11 +33,10 @@ from unmask.evaluation.questions import (
     encode_facts,
     require_tokenizer,
 )
-from unmask.evaluation.signals import GUESSES, find_signals
+from unmask.evaluation.signals import GUESSES, count_kept_rows, find_signals
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.texts import infill, sample
-from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES
 
 
 @dataclass(frozen=True)
@@ -203,11 +202,7 @@ class AskedModel:
         passes = 2 if sampling["guidance"] else 1
         rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
         if sampling["guesses"]:
-            # What is kept of all steps; a causal model takes as many as its context has positions.
-            context = model.net.config.context
-            kept = length * sampling["steps"] if model.paradigm.has_steps else context**2
-            most = MOST_GUESS_BYTES // (GUESSES * BYTES_PER_GUESS * kept)
-            rows = max(1, min(rows, most))
+            rows = min(rows, count_kept_rows(model, length, sampling["steps"]))
         texts: dict[int, Continuation] = {}
         for group in track_inside(_group_alike(model, prompts, length)):
             for batch, written in map_batches(group, rows, write):
