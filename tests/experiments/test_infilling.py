@@ -7,10 +7,12 @@ import unmask
 from tests.conftest import make_model, make_noised
 from unmask.base.errors import UserError
 from unmask.blocks import tidy
+from unmask.experiments.correctors.laws import ExactModel
 from unmask.experiments.infilling import fillers
 from unmask.experiments.infilling.fillers import fill_gap
-from unmask.experiments.infilling.measure import BEFORE, BOTH
+from unmask.experiments.infilling.measure import BEFORE, BOTH, OPEN
 from unmask.experiments.infilling.measure import MEASURE as INFILLING
+from unmask.experiments.transparency.laws import TableLaw
 
 ROWS = torch.randint(0, 90, (3, 14), generator=torch.Generator().manual_seed(3))
 
@@ -32,6 +34,21 @@ def test_who_knows_the_text_fills_its_gaps(size, sees_after, causal):
             for filled in fill_gap(model, rows, size, sees_after, steps=4, candidates=3):
                 assert filled["right"] == filled["exact"] == is_right
                 assert filled["calls"] >= min(4, size)
+
+
+def test_a_gap_of_any_size_is_filled_where_the_text_after_fits():
+    """A model that knows what stands where puts the text after in its place, and fills the gap."""
+    rows = torch.arange(14)[None]
+    for known, right in (
+        ([*range(14), 14, 15, 16], 1.0),
+        ([0, 1, 2, 3, 4, 5, 6, *range(8, 14), 14, 15, 16, 17], 2 / 3),  # one token too few
+        ([0, 1, 2, 3, 4, 5, 6, 7, 18, *range(8, 14), 14, 15], 1.0),  # one too many
+    ):
+        model = ExactModel.make(TableLaw.of({tuple(known): 1.0}, 20))
+        (filled,) = fillers.fill_open_gap(model, rows, 3, steps=2)
+        start = known.index(8)
+        assert filled["right"] == pytest.approx(right)
+        assert filled["exact"] == (start == 8)
 
 
 def test_the_second_side_is_hidden_from_the_control():
@@ -77,7 +94,7 @@ def test_the_measure(tmp_path):
     result = INFILLING(models, texts=4, gaps=(1, 3), steps=2, **few)
     means = tidy.select(result.summary["means"], metric="right")
     assert {(row["gap"], row["given"]) for row in means} == {
-        (gap, given) for gap in (1, 3) for given in (BOTH, BEFORE)
+        (gap, given) for gap in (1, 3) for given in (BOTH, BEFORE, OPEN)
     }
     assert {row["minus"] for row in result.summary["models"]} == {"causal"}
     assert "Both sides minus the text before alone" in str(result.section)

@@ -1,5 +1,6 @@
 """Phenomena of a canvas: laws that force them to a dose, laws that exclude them, depths by hand."""
 
+from dataclasses import replace
 from math import ceil, log2
 from random import Random
 
@@ -20,6 +21,7 @@ from unmask.experiments.transparency.detectors import (
     doubt_length,
     expect_length,
     find_needed,
+    find_revised,
     find_sequence_smear,
     find_token_smear,
     predict_state,
@@ -68,6 +70,19 @@ def test_the_expected_length_is_the_mean_of_what_can_come():
             doubt = float(doubt_length(p, corpus.end)[question])
             assert doubt == pytest.approx(2 * float(median) / 8)
         assert (doubt == pytest.approx(0)) == (corpus.dose == 1)
+
+
+@pytest.mark.parametrize("noise", ["uniform", "hybrid"])
+def test_what_noise_holds_is_not_revised(noise):
+    """Nearly every place held other tokens, but given up is what the model was sure of."""
+    for corpus in languages._turn_over(Random(1), 4, 8):
+        if corpus.noise != noise:
+            continue
+        prompts = [[question] for question in range(4)]
+        drawn = unmask.sample(corpus.model, prompts, length=16, steps=32, guesses=1)
+        found, seen = find_revised(drawn), find_revised(replace(drawn, guess_ids=None))
+        assert max(found) <= corpus.dose and (corpus.dose or min(seen) > 0.1)
+        assert sum(found) / 4 >= 0.8 * corpus.dose, corpus.name
 
 
 @pytest.mark.prove
@@ -136,10 +151,17 @@ def test_depth_of_a_network_by_hand(causal):
 
 
 def test_only_vectors_carry_depth_from_step_to_step():
-    for sampler, passes in (("unmasking", 1), ("causal", 1), ("vectors", 7)):
-        for row in list_opaque_depths(preset("tiny"), 10, 7, sampler):
-            assert row["opaque"] == passes * row["pass"]
-            assert row["whole"] == (10 if sampler == "causal" else 7) * row["pass"]
+    """Whatever the network's own sampler, which comes first, all are listed."""
+    passes = {"token by token": (1, 10), "tokens": (1, 7), "vectors": (7, 7)}
+    passes["tokens, kept keys and values"] = passes["tokens"]
+    for sampler, first in (("unmasking", "tokens"), ("causal", "token by token"),
+                           ("ancestral", "tokens"), ("vectors", "vectors")):  # fmt: skip
+        rows = list(list_opaque_depths(preset("tiny"), 10, 7, sampler))
+        assert rows[0]["carried"] == first and {row["carried"] for row in rows} == {*passes}
+        assert {row["is_own"] for row in rows if row["carried"].split(",")[0] == first} == {True}
+        for row in rows:
+            opaque, whole = passes[row["carried"]]
+            assert (row["opaque"], row["whole"]) == (opaque * row["pass"], whole * row["pass"])
 
 
 def test_areas_and_limits():
@@ -180,7 +202,7 @@ def test_the_measure(corpus, tokenizer, tmp_path, monkeypatch):
     result = MEASURE(model, data=corpus, out=tmp_path / "model", **few)
     rows = result.tables["states"].to_pylist()
     assert {row["step"] for row in rows} == {0, 2} and all(row["revised"] == 0 for row in rows)
-    (depth, _) = result.summary["depth"]
+    depth = result.summary["depth"][0]
     assert depth["opaque"] == depth["pass"] == depth["whole"] / 4
     assert "serial depth" in show(result)
     for name in languages.NAMES:

@@ -17,9 +17,12 @@ from tests.conftest import lively, make_model
 from tests.harness.tasks import CHOICES, PROMPTS, TEMPLATE, TEXTS, write_tasks
 from unmask.cli.main import app
 from unmask.data.chat import ChatTemplate
+from unmask.evaluation.signals import SIGNALS
+from unmask.harness.generation import read_generation
 from unmask.harness.model import UnmaskLM
 from unmask.harness.run import RESULTS, SAMPLES, Evaluation, evaluate, require_writable
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
+from unmask.harness.summary import add_signals, format_signals
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 
@@ -261,6 +264,50 @@ def test_results_are_of_one_evaluation_alone(tasks):
         results = evaluate(lm, Evaluation(tasks=[task], include=tasks))
         assert results["config"]["contexts_cut"] == 0
         assert results["config"]["likelihood_errors"]["requests"] == requests
+
+
+def test_signals_stand_with_their_documents(tasks, tmp_path):
+    """A document's signals are those of its own text, equal documents' too; no pass is added."""
+    rows = [{"prompt": "The baker of", "answer": answer} for answer in (" W", " X", " Y")]
+    rows += [{"prompt": "The caves", "answer": " of"}]
+    own = tmp_path / "rows.jsonl"
+    own.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = (tasks / "made_text.yaml").read_text().replace(str(tasks / "made_text.jsonl"), str(own))
+    (tmp_path / "made_text.yaml").write_text(task)
+    model, evaluation = make_model(), Evaluation(tasks=["made_text"], include=tmp_path)
+    given = {"steps": 3, "temperature": 1.0}
+    evaluation = replace(evaluation, generation={"do_sample": True})
+    plain = evaluate(UnmaskLM(model, **given), evaluation)
+    report = evaluate(UnmaskLM(model, signals=True, **given), evaluation)
+    assert "signals" not in plain and not any("signals" in x for x in plain["samples"]["made_text"])
+    samples = report["samples"]["made_text"]
+    for one, other in zip(samples, plain["samples"]["made_text"], strict=True):
+        assert one["resps"] == other["resps"] and len(one["signals"]) == 1
+    for repeat, one in enumerate(samples[:3]):
+        lm = UnmaskLM(model, signals=True, **given)
+        generation = read_generation(model, lm.settings, one["arguments"][0][1], repeat)
+        prompt = lm._encode_prompt("The baker of", generation.room)
+        ((_, signals),) = lm._write([prompt], generation)
+        assert one["signals"] == [signals]
+    assert samples[0]["signals"] != samples[1]["signals"]
+
+
+def test_signals_tell_wrong_answers():
+    """Two of four documents are wrong, and were written at the highest entropy."""
+
+    def log(number, right, entropy):
+        signals = dict.fromkeys(SIGNALS, 0.5) | {"entropy": entropy}
+        drawn = {repr((1, number)): [signals]}
+        sample = {"doc_id": number, "arguments": [(1, number)], "resps": [["x"]]}
+        return drawn, sample | {"metrics": ["acc"], "acc": right, "filter": "none"}
+
+    logged = [log(i, right, 0.1 * i) for i, right in enumerate((1, 1, 0, 0))]
+    report = {"samples": {"task": [sample for _, sample in logged]}}
+    add_signals(report, [drawn for drawn, _ in logged])
+    told = {row["metric"]: row for row in report["signals"]}
+    assert told["entropy"]["mean"] == 1.0 and told["margin"]["mean"] == 0.5
+    assert told["entropy"]["wrong"] == 2 and told.keys() == {*SIGNALS}
+    assert "|task|acc|entropy when written|1.00|" in format_signals(report["signals"])
 
 
 def test_a_group_is_its_tasks(tasks, tmp_path):

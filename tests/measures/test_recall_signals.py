@@ -6,17 +6,18 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import build
+from tests.conftest import build, make_model
 from tests.evaluation.oracle import make_oracle
 from tests.measures.asking import ask, show
+from unmask import UserError
 from unmask.blocks.tidy import select
 from unmask.data.facts import tokenize_fact
 from unmask.evaluation.questions import choose_splits
 from unmask.evaluation.recall import AskedModel
 from unmask.evaluation.signals import SIGNALS, find_signals
 from unmask.measures.recall import MEASURE
-from unmask.measures.recall_signals import NAMES
 from unmask.net.families import Family
+from unmask.results.signals import NAMES
 from unmask.sampling.trajectory import Trajectory
 
 
@@ -70,12 +71,33 @@ def test_who_does_not_know_is_unsure(corpus, tokenizer, tmp_path):
 def test_masks_of_the_answer_end_where_it_does(corpus, tokenizer):
     model = build(tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, context=64)
     splits = choose_splits(corpus, ("d2p_same", "p2d_same"), 3)
-    for knows_length in (False, True):
-        asked = AskedModel(model, splits, None, knows_length=knows_length)
+    for masks, more in (("canvas", None), ("answer", 0), ("padded", 1)):
+        asked = AskedModel(model, splits, None, masks=masks)
         for split in splits:
             rows = list(asked.measure(split, 2, 0.0, "smdm", "confidence"))
             texts = asked._write(split.facts, {"steps": 2, "guidance": 0.0, "guesses": 0})
             lengths = [len(text.tokens) for text in texts]
             answers = [row["tokens"] for row in rows[: len(lengths)]]
-            assert (lengths == answers) == knows_length
+            assert (lengths == [each + (more or 0) for each in answers]) == (more is not None)
             assert min(lengths) > 0
+
+
+def test_padded_rows_tell_the_length_by_end_tokens(corpus, tokenizer, monkeypatch, tmp_path):
+    """What the network is shown: prompt, masks for the answer and a full stop, end tokens."""
+    model = build(tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, context=64)
+    (split,) = choose_splits(corpus, ("d2p_same",), 1)
+    asked, rows = AskedModel(model, [split], None, masks="padded"), []
+    monkeypatch.setattr(
+        "unmask.evaluation.recall.infill",
+        lambda model, given, **more: rows.extend(given) or unmask.infill(model, given, **more),
+    )
+    list(asked.measure(split, 1, 0.0, "smdm", "confidence"))
+    for row, fact in zip(rows, split.facts, strict=True):
+        whole = tokenize_fact(fact, tokenizer)
+        masks = len(whole.ids) - whole.prompt_length + 1
+        ends = asked.length - len(whole.ids) - 1
+        wanted = [*whole.ids[: whole.prompt_length], *[model.mask_id] * masks]
+        assert row == [*wanted, *[tokenizer.end_id] * ends]
+    with pytest.raises(UserError, match="expected one that fills masks"):
+        causal = make_model(causal=True)
+        MEASURE(causal, data=corpus, masks="padded", out=tmp_path / "run", device="cpu")

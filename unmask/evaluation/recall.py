@@ -33,11 +33,10 @@ from unmask.evaluation.questions import (
     encode_facts,
     require_tokenizer,
 )
-from unmask.evaluation.signals import GUESSES, find_signals
+from unmask.evaluation.signals import GUESSES, count_kept_rows, find_signals
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.sampling.texts import sample
-from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES
+from unmask.sampling.texts import infill, sample
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,14 @@ class AskedModel:
         splits: Sequence[Split],
         length: int | None,
         ranks_by_chain: bool = False,
-        knows_length: bool = False,
+        masks: str = "canvas",
     ):
         check_scored(model)
         self.model, self.tokenizer = model, require_tokenizer(model)
         self.ranks_by_chain = ranks_by_chain
-        self.knows_length = knows_length
-        """Whether a row ends where its true answer does; else all end with the canvas."""
+        self.masks = masks
+        """Where a row's masks end: with the canvas, with its true answer, or with a full stop after
+        that, end tokens filling the canvas ("padded")."""
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         facts = (fact for split in splits for fact in _list_texts(split))
         self.length = choose_length(model, tokenize_facts(facts, self.tokenizer), length)
@@ -176,13 +176,20 @@ class AskedModel:
         """What the model writes after the facts' prompts."""
         model, length = self.model, self.length
         prompts = [self._prompt(fact) for fact in facts]
-        ends = [len(self._encoded[fact].ids) if self.knows_length else length for fact in facts]
+        ends = [length] * len(facts)
+        if self.masks != "canvas":
+            more = int(self.masks == "padded")
+            ends = [min(len(self._encoded[fact].ids) + more, length) for fact in facts]
 
         def write(batch: Sequence[int]) -> list[Continuation]:
             start = time.perf_counter()
             given = [prompts[i] for i in batch]
             stops = [ends[i] for i in batch]
-            drawn = sample(model, given, length=stops, keep_states=False, cache="exact", **sampling)
+            if self.masks == "padded":
+                drawn = infill(model, self._pad(given, stops), keep_states=False, **sampling)
+            else:
+                kept = {"keep_states": False, "cache": "exact"}
+                drawn = sample(model, given, length=stops, **kept, **sampling)
             tokens = zip(drawn.tokens.tolist(), given, stops, strict=True)
             rows = [row[len(prompt) : stop] for row, prompt, stop in tokens]
             seconds = (time.perf_counter() - start) / len(batch)
@@ -195,16 +202,20 @@ class AskedModel:
         passes = 2 if sampling["guidance"] else 1
         rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
         if sampling["guesses"]:
-            # What is kept of all steps; a causal model takes as many as its context has positions.
-            context = model.net.config.context
-            kept = length * sampling["steps"] if model.paradigm.has_steps else context**2
-            most = MOST_GUESS_BYTES // (GUESSES * BYTES_PER_GUESS * kept)
-            rows = max(1, min(rows, most))
+            rows = min(rows, count_kept_rows(model, length, sampling["steps"]))
         texts: dict[int, Continuation] = {}
         for group in track_inside(_group_alike(model, prompts, length)):
             for batch, written in map_batches(group, rows, write):
                 texts |= zip(batch, written, strict=True)
         return [texts[i] for i in range(len(prompts))]
+
+    def _pad(self, prompts: Sequence[list[int]], stops: Sequence[int]) -> list[list[int]]:
+        """Rows of one length: a prompt, masks up to its stop, and end tokens."""
+        mask, end = self.model.require_mask(), self.tokenizer.end_id
+        return [
+            [*prompt, *[mask] * (stop - len(prompt)), *[end] * (self.length - stop)]
+            for prompt, stop in zip(prompts, stops, strict=True)
+        ]
 
 
 def _list_answers(splits: Sequence[Split]) -> Iterator[tuple[str, str, str]]:

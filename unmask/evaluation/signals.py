@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.sampling.trajectory import Trajectory
+from unmask.net.model import Model
+from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES, Trajectory
 
 GUESSES = 2
 """Likeliest tokens that a trajectory must keep for its signals."""
@@ -46,6 +47,14 @@ def find_signals(drawn: Trajectory) -> list[dict[str, float | None]]:
 
 
 SIGNALS = ("entropy", "entropy_most", "margin", "margin_least", "changes", "backwards")
+
+
+def count_kept_rows(model: Model, length: int, steps: int) -> int:
+    """Rows of a batch of which so much can be kept; at least one."""
+    # A causal model takes as many steps as its context has positions.
+    context = model.net.config.context
+    kept = length * steps if model.paradigm.has_steps else context**2
+    return max(1, MOST_GUESS_BYTES // (GUESSES * BYTES_PER_GUESS * kept))
 
 
 def _count_changes(ids: Int[Tensor, "S"]) -> int:

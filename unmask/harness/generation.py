@@ -9,6 +9,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
+from unmask.evaluation.signals import GUESSES
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.net.model import Model
 from unmask.sampling.settings import Sampling
@@ -62,7 +63,7 @@ def read_generation(
     own = {field.name: getattr(settings, field.name) for field in fields(Sampling)}
     seed = changes.get("seed", settings.seed)
     changes["seed"] = derive_seed(seed, "repeat", repeat) if repeat else seed
-    changes |= {"keep_states": False, "chat": False}
+    changes |= {"keep_states": False, "chat": False, "guesses": GUESSES * settings.signals}
     ends = model.require_tokenizer().find_special(until)
     return Generation(build(Sampling, own | changes, "generation_kwargs"), until, ends, room)
 

@@ -25,10 +25,12 @@ from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
+from unmask.evaluation.signals import count_kept_rows, find_signals
 from unmask.harness.bounds import WindowScorer
 from unmask.harness.generation import Generation, read_generation
 from unmask.harness.scoring import LikelihoodRequest, RequestScorer
 from unmask.harness.settings import HarnessSettings
+from unmask.harness.summary import SignalledText, Signals, summarise_errors
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.loading import load
 from unmask.net.model import Model
@@ -81,6 +83,8 @@ class UnmaskLM(TemplateLM):
         """Standard errors in nats of the likelihoods that were asked for, by their arguments."""
         self.cut: set[str] = set()
         """Contexts that were too long and lost their beginning."""
+        self.signals: dict[str, list[Signals]] = defaultdict(list)
+        """What the drawing of each text says of it, by the request's arguments."""
 
     def close(self) -> None:
         """Leave the processes of torchrun, where this model joined them."""
@@ -230,7 +234,9 @@ class UnmaskLM(TemplateLM):
             kwargs = requests[group[0]].args[1]
             generation = read_generation(self.model, self.settings, kwargs, repeat)
             prompts = [self._encode_prompt(requests[i].args[0], generation.room) for i in group]
-            for i, text in zip(group, self._write(prompts, generation), strict=True):
+            written = self._write(prompts, generation)
+            for i, (text, signals) in zip(group, written, strict=True):
+                self.signals[repr(requests[i].args)].append(signals)
                 texts[i] = postprocess_generated_text(text, generation.until, None)
                 self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
         return texts
@@ -240,26 +246,29 @@ class UnmaskLM(TemplateLM):
         ids = self.tok_encode(text) or [self.prefix_token_id]
         return self._cut_beginning(text, ids, self.max_length - room)
 
-    def _write(self, prompts: Sequence[list[int]], generation: Generation) -> list[str]:
-        """The texts after the prompts, prompts of similar length together."""
+    def _write(self, prompts: Sequence[list[int]], generation: Generation) -> list[SignalledText]:
+        """The texts after the prompts, prompts of similar length together, with their signals."""
         settings, room = generation.settings, generation.room
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        texts = [""] * len(prompts)
+        texts: list[SignalledText] = [("", {})] * len(prompts)
 
-        def write(batch: Sequence[int]) -> list[str]:
+        def write(batch: Sequence[int]) -> list[SignalledText]:
             rows = [prompts[i] for i in batch]
             lengths = [len(row) + room for row in rows]
             drawn = sample(self.model, rows, replace(settings, length=lengths))
-            return [
-                self._decode(tokens[len(row) : length], generation.ends)
-                for row, length, tokens in zip(rows, lengths, drawn.tokens.tolist(), strict=True)
-            ]
+            cut = zip(rows, lengths, drawn.tokens.tolist(), strict=True)
+            ends = (tokens[len(row) : length] for row, length, tokens in cut)
+            signals = find_signals(drawn) if settings.guesses else [{} for _ in rows]
+            written = (self._decode(tokens, generation.ends) for tokens in ends)
+            return list(zip(written, signals, strict=True))
 
         longest = max(map(len, prompts)) + room
         read = room if self.model.paradigm.has_steps else 1
         is_guided = any(guidance_schedule(settings.guidance, settings.steps))
         size = count_row_bytes(self.model, longest, read, 2 if is_guided else 1)
         most = min(fit_rows(self.model, size), self.settings.rows or len(order))
+        if settings.guesses:
+            most = min(most, count_kept_rows(self.model, longest, settings.steps))
         for batch, written in map_batches(order, most, write):
             for i, text in zip(batch, written, strict=True):
                 texts[i] = text
@@ -336,11 +345,3 @@ class UnmaskLM(TemplateLM):
             "contexts_cut": len(self.cut),
             "settings": self.settings.to_record(),
         }
-
-
-def summarise_errors(errors: Sequence[float]) -> dict[str, float]:
-    """How many likelihoods were asked for, and their standard errors, nats."""
-    if not errors:
-        return {"requests": 0}
-    mean, largest = sum(errors) / len(errors), max(errors)
-    return {"requests": len(errors), "mean": mean, "largest": largest}

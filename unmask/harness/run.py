@@ -15,7 +15,8 @@ from lm_eval.utils import handle_non_serializable, make_table
 
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists, replace_file
-from unmask.harness.model import UnmaskLM, summarise_errors
+from unmask.harness.model import UnmaskLM
+from unmask.harness.summary import add_signals, format_signals, summarise_errors
 
 _log = logging.getLogger(__name__)
 
@@ -61,19 +62,20 @@ def evaluate(
     `known` is what `find_tasks` gave for this evaluation, where it was asked before.
 
     By task `likelihood_error` is the mean standard error of a likelihood in nats, 0 where all are
-    exact; every sample has the errors of its own requests.
+    exact; every sample has the errors of its own requests, and the signals of its texts if asked.
     """
     manager, names = find_tasks(evaluation) if known is None else known
     tasks = _load_tasks(lm, manager, names)
     lm.errors.clear()
     lm.cut.clear()
+    lm.signals.clear()
     results = _run_tasks(lm, evaluation, manager, tasks)
-    gathered = lm.gather_object((lm.errors, lm.cut))
+    gathered = lm.gather_object((lm.errors, lm.cut, dict(lm.signals)))
     if results is None or gathered is None:
         return None
     report: dict[str, Any] = dict(results)
-    errors = {key: error for each, _ in gathered for key, error in each.items()}
-    cut = set().union(*(each for _, each in gathered))
+    errors = {key: error for each, *_ in gathered for key, error in each.items()}
+    cut = set().union(*(each for _, each, _ in gathered))
     if cut:
         _log.warning(
             "%d contexts are too long for %s and lost their beginning", len(cut), lm.model.name
@@ -91,6 +93,8 @@ def evaluate(
                 own += kept
         if own:
             report["results"][task]["likelihood_error,none"] = sum(own) / len(own)
+    if lm.settings.signals:
+        add_signals(report, [each for *_, each in gathered])
     return report
 
 
@@ -141,10 +145,12 @@ def write_results(report: Mapping[str, Any], folder: Path) -> None:
 
 
 def format_results(report: Mapping[str, Any]) -> str:
-    """The harness's own table, of tasks and of groups."""
+    """The harness's own table, of tasks and of groups, and what signals are worth."""
     tables = [make_table(report)]
     if report.get("groups"):
         tables.append(make_table(report, "groups"))
+    if report.get("signals"):
+        tables.append(format_signals(report["signals"]))
     return "\n".join(tables)
 
 

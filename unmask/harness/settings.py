@@ -51,6 +51,11 @@ class HarnessSettings(Sampling):
         "Tokens to generate at most, where a task does not say it; never over half the context.",
         least=1,
     )
+    signals: bool = option(
+        False,
+        "Keep what each text's drawing says of it (entropy, margins, changes of mind, order), and "
+        "how well that tells wrong answers.",
+    )
     rows: int | None = option(
         None,
         "Rows of a batch at most; by default as many as fit into memory.",

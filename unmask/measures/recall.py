@@ -69,10 +69,10 @@ class RecallSettings(SamplingSettings):
         "A further rule by which a text counts as the answer, one of another package.",
         plugin="rule",
     )
-    masks: Literal["canvas", "answer"] = option(
+    masks: Literal["canvas", "answer", "padded"] = option(
         "canvas",
-        "Where masks stand: up to the canvas's end, or as many as the true answer has tokens, "
-        "which tells its length.",
+        "Where masks stand: up to the canvas's end, as many as the true answer has tokens, which "
+        "tells its length, or one more for a full stop, end tokens after them.",
     )
     signals: bool = option(
         False, "Keep what each text's trajectory says of it, and whether that tells wrong answers."
@@ -104,6 +104,11 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
         find_registry("rule").find(settings.rule)
     for family in inputs.families:
         family.paradigm.require_scored(family.name, "recall is measured")
+        if settings.masks == "padded" and not family.paradigm.fills_masks:
+            raise UserError(
+                f"padded masks were asked for, but {family.name} is a {family.kind} model: "
+                "expected one that fills masks; leave it out."
+            )
     splits = inputs.data.splits
     prepared: dict[str, AskedModel] = {}
     """The checkpoint worked on last, with the scores of its answers."""
@@ -115,7 +120,7 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
             prepared.clear()
             model, by_chain = inputs.load(member), settings.ranks == "chain_rule"
             prepared[member.key] = AskedModel(
-                model, splits, settings.length, by_chain, settings.masks == "answer"
+                model, splits, settings.length, by_chain, settings.masks
             )
         strategies = (settings.plan, settings.order, settings.rule, settings.signals)
         rows = prepared[member.key].measure(split, steps, guidance, *strategies)

@@ -15,8 +15,8 @@ from unmask.blocks import tidy
 from unmask.blocks.labels import is_causal, order_splits
 from unmask.evaluation.statistics import Clusters, Crossed
 from unmask.measures.measure import Rows, Summary, Tables
-from unmask.measures.recall_signals import judge_signals
 from unmask.results.comparison import Quantity
+from unmask.results.signals import judge_signals
 from unmask.results.summaries import (
     add_outcome,
     cluster_phrasings,

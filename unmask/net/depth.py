@@ -139,14 +139,19 @@ def list_opaque_depths(
     Tokens can be read: what passes from step to step as tokens ends a path, and one pass is all
     that stays opaque, however many steps there are. Keys and values that a cache keeps enter the
     layer that they came from, so that they make no path longer. Vectors that are denoised cannot be
-    read: their steps add up.
+    read: their steps add up. The rows of the model's own sampler come first, then those of the same
+    network if it were sampled otherwise.
     """
     depth = count_depth(config, length)
-    rows = {"causal": [("token by token", 1)], "vectors": [("vectors", steps)]}
-    tokens = [("tokens", 1), ("tokens, kept keys and values", 1)]
-    for carried, passes in rows.get(sampler, tokens):
-        taken = length if sampler == "causal" else steps
-        yield {
-            "carried": carried, "steps": taken, "pass": depth,
-            "opaque": passes * depth, "whole": taken * depth,
-        }  # fmt: skip
+    ways = {
+        "causal": [("token by token", length, 1)],
+        "tokens": [("tokens", steps, 1), ("tokens, kept keys and values", steps, 1)],
+        "vectors": [("vectors", steps, steps)],
+    }
+    own = sampler if sampler in ways else "tokens"
+    for way in sorted(ways, key=lambda way: way != own):
+        for carried, taken, passes in ways[way]:
+            yield {
+                "carried": carried, "is_own": way == own, "steps": taken, "pass": depth,
+                "opaque": passes * depth, "whole": taken * depth,
+            }  # fmt: skip

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.model import Blueprint, Model
+from unmask.net.paradigm import get_paradigm
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.sampling.correctors import Accepted, Corrector, LeastTrusted, UniformChoice, find_margin
@@ -145,16 +146,17 @@ class MarkovChain:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ExactModel(Model):
-    """A masked model that predicts by a law; its network is never run."""
+    """A model that predicts by a law; its network is never run."""
 
     law: TextLaw
 
     @classmethod
-    def make(cls, law: TextLaw) -> "ExactModel":
-        count = law.num_tokens
-        config = preset("tiny", vocab_size=count + 1, num_logits=count, context=law.length)
-        net, plan = Transformer(config, seed=0).eval(), Blueprint(config, "masked", count)
-        return cls(name="exact", net=net, blueprint=plan, law=law)
+    def make(cls, law: TextLaw, kind: str = "masked") -> "ExactModel":
+        """The model of a law, masked, hybrid or uniform; the last has no mask."""
+        count, has_mask = law.num_tokens, get_paradigm(kind).has_mask
+        config = preset("tiny", vocab_size=count + has_mask, num_logits=count, context=law.length)
+        plan = Blueprint(config, kind, count if has_mask else None)
+        return cls(name="exact", net=Transformer(config, seed=0).eval(), blueprint=plan, law=law)
 
     def logits(self, tokens, real=None, at=None, *_, **__) -> Float[Tensor, "*n V"]:
         logp = self.law.find_marginals(tokens).log()

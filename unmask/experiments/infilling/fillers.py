@@ -81,6 +81,35 @@ def _unmask(model: Model, gap: Gap, sees_after: bool, steps: int) -> Filled:
     return drawn.tokens[:, gap.start : gap.stop], drawn.calls
 
 
+def fill_open_gap(
+    model: Model, rows: Int[Tensor, "B L"], size: int, steps: int
+) -> Iterator[dict[str, float]]:
+    """For each text what a masked model puts into its gap if it is not told the gap's size.
+
+    Masks stand from the text before up to the canvas's end, one gap more than are needed. The text
+    after is put where the model finds it likeliest, what lies before it is the filling, and end
+    tokens, or more text, come behind.
+    """
+    gap = Gap(rows, size)
+    for row in rows.tolist():
+        before, cut, after = row[: gap.start], row[gap.start : gap.stop], row[gap.stop :]
+        length = len(row) + size
+        drawn = sample(
+            model, [before], length=length, require=[after], order="confidence", temperature=0.0,
+            steps=math.ceil(min(steps, size) * (length - len(before)) / size),
+            keep_states=False,
+        )  # fmt: skip
+        filled = _cut_before(drawn.tokens[0, gap.start :].tolist(), after)
+        right = sum(a == b for a, b in zip(filled, cut, strict=False)) / size
+        yield {"right": right, "exact": float(filled == cut), "calls": drawn.calls}
+
+
+def _cut_before(tokens: list[int], after: list[int]) -> list[int]:
+    """The tokens up to where the text after begins, for the first time."""
+    starts = range(len(tokens) - len(after) + 1)
+    return tokens[: next(i for i in starts if tokens[i : i + len(after)] == after)]
+
+
 def _choose(model: Model, gap: Gap, candidates: int, seed: int) -> Filled:
     """The likeliest continuation of the text before the gap, token by token; and of some more that
     are drawn, the one with which the whole text is likeliest."""

@@ -5,9 +5,11 @@ and un-masks the likeliest first. A causal model cannot look ahead: it continues
 gap, draws some more continuations, and keeps the one with which the whole text is likeliest. Both
 are compared with themselves without the text after the gap, which is the control: what is right
 there owes nothing to the second side. (The diffusion model then writes that text as well, at the
-same pace.) A gap has many good fillings and one that counts, so numbers are low and comparisons are
-what matters. 95 % intervals are by text and training seed. Models with one tokenizer see the same
-gaps, and are compared text by text.
+same pace.) Where the length is not told, masks stand up to the canvas's end, one gap more than are
+needed, the diffusion model puts the text after the gap where it finds it likeliest, and what lies
+before it counts, token by token from the gap's start. A gap has many good fillings and one that
+counts, so numbers are low and comparisons are what matters. 95 % intervals are by text and training
+seed. Models with one tokenizer see the same gaps, and are compared text by text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +28,9 @@ from unmask.measures.settings import MachineSettings
 from unmask.measures.texts import REAL_TEXTS, cut_windows
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 
-BOTH, BEFORE = "both sides", "text before alone"
+BOTH, BEFORE, OPEN = "both sides", "text before alone", "both sides, length not told"
 """What of the text is given to fill its gap."""
+KEYS = {BOTH: "both", BEFORE: "before", OPEN: "open"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +60,19 @@ class InfillingSettings(MachineSettings):
 
 def list_jobs(inputs: ModelInputs, settings: InfillingSettings) -> Iterator[Job]:
     """One part for each checkpoint, gap and what is given."""
-    from unmask.experiments.infilling.fillers import fill_gap
+    from unmask.experiments.infilling.fillers import fill_gap, fill_open_gap
 
     def cut(member: Member) -> Any:
         return cut_windows(inputs.load(member), inputs.data, settings.texts, settings.length)
 
     def work(member: Member, windows: Any, gap: int, given: str) -> Mapping[str, Rows]:
         model, columns = inputs.load(member), member.columns | {"gap": gap, "given": given}
-        filled = fill_gap(
-            model, windows(), gap, given == BOTH, settings.steps, settings.candidates, settings.seed
-        )
+        own = (model, windows(), gap)
+        if given == OPEN:
+            filled = fill_open_gap(*own, settings.steps)
+        else:
+            several = (settings.steps, settings.candidates, settings.seed)
+            filled = fill_gap(*own, given == BOTH, *several)
         return {"infilling": [columns | {"fact": str(i)} | row for i, row in enumerate(filled)]}
 
     for family in inputs.families:
@@ -77,9 +83,11 @@ def list_jobs(inputs: ModelInputs, settings: InfillingSettings) -> Iterator[Job]
     for member in inputs.members():
         windows = cache(partial(cut, member))  # once for all of its parts
         for gap in settings.gaps:
-            for given in (BOTH, BEFORE):
-                job = partial(work, member, windows, gap, given)
-                yield Job(f"{member.key}-{gap}-{'both' if given == BOTH else 'before'}", job)
+            for given, key in KEYS.items():
+                # A causal model has no masks to leave open: it draws as much as the gap holds.
+                if given != OPEN or member.family.paradigm.fills_masks:
+                    job = partial(work, member, windows, gap, given)
+                    yield Job(f"{member.key}-{gap}-{key}", job)
 
 
 GIVEN = Factor("given", "given")
@@ -91,14 +99,14 @@ FILLED = Comparison(
     },
     groups=(MODEL, KIND),
     variant=GIVEN,
-    against=[(BOTH, BEFORE)],
+    against=[(BOTH, BEFORE), (OPEN, BOTH)],
     compared=("right", "exact"),
     axis=Factor("gap", "tokens of the gap"),
     counted="texts",
     title="Tokens that came back, by the size of the gap",
     caption="Bands are 95 % intervals by text and training seed. Dotted: the text before alone.",
     means="What came back of the gaps",
-    differences="Both sides minus the text before alone, by text",
+    differences="Both sides minus the text before alone; not told the length minus told it",
     controls=(BEFORE,),
     most=60,
 )

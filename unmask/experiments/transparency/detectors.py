@@ -102,15 +102,22 @@ def find_sequence_smear(
 
 
 def find_revised(drawn: Trajectory, ignored: Sequence[int] = ()) -> list[float]:
-    """The share of each text's written places that held another token before."""
+    """The share of each text's written places that held another token before.
+
+    Under noise that draws tokens anew (uniform, hybrid) most of what a state holds was never
+    written. There a token counts as held where the model was surer of it than not as it came or
+    stayed: sample with guesses=1.
+    """
     assert drawn.states is not None, "sample with keep_states=True"
     free = drawn.committed_at > 0
-    states, final = drawn.states[:, :, : drawn.tokens.shape[1]], drawn.tokens
+    states, final = drawn.states[1:, :, : drawn.tokens.shape[1]], drawn.tokens
     other = states != final
     for token in (drawn.mask_id, *ignored):
         if token is not None:
             other = other & (states != token)
-    revised = (other[1:].any(0) & free).sum(-1).double()
+    if drawn.guess_ids is not None and drawn.guess_p is not None:
+        other = other & (states == drawn.guess_ids[..., 0]) & (drawn.guess_p[..., 0] > 0.5)
+    revised = (other.any(0) & free).sum(-1).double()
     return (revised / free.sum(-1).clamp(min=1)).tolist()
 
 

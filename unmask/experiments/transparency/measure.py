@@ -7,7 +7,8 @@ length, as a share of the canvas. Token smearing: a token's probability at other
 goes away once it is written where it is likeliest. Sequence smearing: twice the probability of the
 second token at the place that hesitates most, times how far (total variation) the predictions of
 three other places are apart when either is written. Revision: the share of places that held another
-written token before. Order: the share of pairs of tokens that are written from right to left.
+written token before; under noise that draws tokens anew, one that the model was surer of than not
+as it came or stayed. Order: the share of pairs of tokens that are written from right to left.
 Needed, not shown: a token that was written on the way and is nowhere in the text is forbidden, and
 the text written again; the share of other places that change.
 
@@ -126,7 +127,7 @@ MEASURE = Measure(
     title="What a canvas shows while it is written",
     help="Smearing, early length, revision, hidden tokens and serial depth, tried on known laws.",
     settings=TransparencySettings,
-    tables={"transparency": "transparency/1", "states": "states/1", "depth": "depth/1"},
+    tables={"transparency": "transparency/1", "states": "states/1", "depth": "depth/2"},
     inputs=LawsAndModels(),
     jobs=list_jobs,
     summarise=summarise,

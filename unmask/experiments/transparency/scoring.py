@@ -23,13 +23,16 @@ from unmask.sampling.orders import choose_first
 from unmask.sampling.state import StepState
 from unmask.sampling.texts import sample
 
-EARLY, TOKEN, SEQUENCE, REVISION, NEEDED = NAMES
+EARLY, TOKEN, SEQUENCE, REVISION, NEEDED, *NOISED = NAMES
+STEPS = 32
+"""Steps in which noise on tokens is undone."""
 ScoreRows = list[dict[str, Any]]
 
 
 def score_corpus(corpus: KnownCorpus, texts: int, seed: int) -> ScoreRows:
     """A row for each question, or text, and detector that is tried on it."""
     asked_of = {EARLY: _score_lengths, REVISION: _score_revision, NEEDED: _score_needed}
+    asked_of |= dict.fromkeys(NOISED, _score_noised)
     score = asked_of.get(corpus.phenomenon, _score_smear)
     columns = {"corpus": corpus.name, "dose": corpus.dose, "is_fixing": corpus.is_fixing}
     return [columns | row for row in score(corpus, texts, seed)]
@@ -88,6 +91,15 @@ def _score_revision(corpus: KnownCorpus, texts: int, seed: int) -> Iterator[dict
     drawn = sample(corpus.model, prompts, length=corpus.law.length, **given)
     for question, value in enumerate(find_revised(drawn)):
         yield {"phenomenon": REVISION, "question": question, "score": value}
+
+
+def _score_noised(corpus: KnownCorpus, texts: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Texts of a model that steps back through noise which draws tokens anew."""
+    prompts = [[question] for question in range(corpus.questions)]
+    given: dict[str, Any] = {"steps": STEPS, "seed": seed, "guesses": 1}
+    drawn = sample(corpus.model, prompts, length=corpus.law.length, **given)
+    for question, value in enumerate(find_revised(drawn)):
+        yield {"phenomenon": corpus.phenomenon, "question": question, "score": value}
 
 
 def _score_needed(corpus: KnownCorpus, texts: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -193,13 +193,14 @@ def _state(rows: Rows) -> Iterator[ReportBlock]:
 
 def _state_depths(rows: Rows) -> Iterator[Text]:
     for model, own in tidy.group_by(rows, "model").items():
-        first = own[0]
+        first, deepest = own[0], max(own, key=lambda row: row["opaque"])
         times = first["opaque"] // first["pass"]
         depth = "the depth of one pass" if times == 1 else f"that of {times} passes"
         yield Text(
             f"A pass of {model} has a serial depth of {first['pass']:,}. In {first['steps']} steps "
             f"{first['opaque']:,} of {first['whole']:,} stay opaque, {depth}, since "
-            f"{first['carried']} go from step to step."
+            f"{first['carried']} go from step to step. Were {deepest['carried']} carried, it would "
+            f"be {deepest['opaque']:,}."
         )
 
 
@@ -228,6 +229,7 @@ def _tabulate_depths(rows: Rows) -> ReportBlock:
     columns: dict[Any, tidy.Get] = {
         "model": "model",
         "carried from step to step": "carried",
+        "its own way": lambda row: "yes" if row["is_own"] else "no",
         "steps": "steps",
         "a pass": "pass",
         "opaque": "opaque",
