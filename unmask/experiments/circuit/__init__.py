@@ -1,0 +1,1 @@
+"""Circuits of facts by denoising step: nodes, edges, neurons, and how far estimates find them."""
