@@ -22,6 +22,7 @@ LAYERS = (
     "training",
     "tracing",
     "representation",
+    "features",
     "editing",
     "blocks",
     "results",

@@ -10,6 +10,9 @@ from unmask.data.tokenizer import Tokenizer as Tokenizer
 from unmask.editing.edit import Edit as Edit
 from unmask.editing.editor import edit as edit
 from unmask.editing.moments import moments as moments
+from unmask.features.activations import activations as activations
+from unmask.features.dictionary import Dictionary as Dictionary
+from unmask.features.dictionary_training import train_dictionary as train_dictionary
 from unmask.net.config import NetConfig as NetConfig
 from unmask.net.loading import load as load
 from unmask.net.loading import save as save
