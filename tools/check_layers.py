@@ -22,7 +22,7 @@ LAYERS = (
     "training",
     "tracing",
     "representation",
-    "features",
+    "dictionaries",
     "editing",
     "blocks",
     "results",

@@ -7,12 +7,12 @@ from unmask.data.facts import Fact as Fact
 from unmask.data.facts import read_facts as read_facts
 from unmask.data.reversal_corpus import make_corpus as make_corpus
 from unmask.data.tokenizer import Tokenizer as Tokenizer
+from unmask.dictionaries.activations import activations as activations
+from unmask.dictionaries.dictionary import Dictionary as Dictionary
+from unmask.dictionaries.dictionary_training import train_dictionary as train_dictionary
 from unmask.editing.edit import Edit as Edit
 from unmask.editing.editor import edit as edit
 from unmask.editing.moments import moments as moments
-from unmask.features.activations import activations as activations
-from unmask.features.dictionary import Dictionary as Dictionary
-from unmask.features.dictionary_training import train_dictionary as train_dictionary
 from unmask.net.config import NetConfig as NetConfig
 from unmask.net.loading import load as load
 from unmask.net.loading import save as save
@@ -59,6 +59,7 @@ from unmask.training.run import train_seeds as train_seeds
 from unmask.measures import (
     erasure as _erasure,
     factorization as _factorization,
+    features as _features,
     interchange as _interchange,
     knockout as _knockout,
     knowns as _knowns,
@@ -91,6 +92,7 @@ bench = _bench.MEASURE
 correctors = _correctors.MEASURE
 erasure = _erasure.MEASURE
 factorization = _factorization.MEASURE
+features = _features.MEASURE
 gradients = _gradients.MEASURE
 guidance = _guidance.MEASURE
 interchange = _interchange.MEASURE

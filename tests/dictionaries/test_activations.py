@@ -9,7 +9,7 @@ from torch import Tensor
 import unmask
 from tests.conftest import build, make_model
 from unmask.base.errors import UserError
-from unmask.features.states import StateBatch, join_batches
+from unmask.dictionaries.states import StateBatch, join_batches
 from unmask.net.model import Model
 from unmask.sampling.canvas import encode_prompt
 

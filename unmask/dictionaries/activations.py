@@ -20,7 +20,7 @@ from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.base.streams import RowStreams
-from unmask.features.states import StateBatch, StateCanvas, join_batches, run_canvases
+from unmask.dictionaries.states import StateBatch, StateCanvas, join_batches, run_canvases
 from unmask.net.model import Model
 from unmask.net.sites import PAIRED, find_sites, site_names
 from unmask.sampling.canvas import Prompt, check_model, encode_prompt, list_prompt_rows

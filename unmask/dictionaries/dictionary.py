@@ -76,7 +76,7 @@ class Dictionary(Shown):
     def reconstruct(self, x: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
         """States as the features have them, in the dtype of what was given.
 
-        >>> from unmask.features.dictionary import make_random_dictionary
+        >>> from unmask.dictionaries.dictionary import make_random_dictionary
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> random = make_random_dictionary(256, 512, 16)
         >>> with model.net.patch({"layers.2.resid_out": random.reconstruct}):

@@ -23,9 +23,9 @@ from unmask.base.files import replace_file, write_json
 from unmask.base.progress import track_inside
 from unmask.base.reading import parse_json, read_tensors
 from unmask.base.seeds import torch_stream
-from unmask.features.activations import ActivationStream
-from unmask.features.dictionary import Dictionary, keep_largest, keep_largest_on_average
-from unmask.features.states import StateBatch
+from unmask.dictionaries.activations import ActivationStream
+from unmask.dictionaries.dictionary import Dictionary, keep_largest, keep_largest_on_average
+from unmask.dictionaries.states import StateBatch
 
 FORMAT = "1"
 STATE, LOG = "training.safetensors", "log.jsonl"

@@ -9,12 +9,12 @@ import torch
 import unmask
 from tests.conftest import make_model
 from unmask.base.errors import UserError
-from unmask.features.activations import ActivationStream, Harvest
-from unmask.features.dictionary import Dictionary, make_random_dictionary, match_features
-from unmask.features.dictionary_training import LOG, DictionarySettings, _begin, _take_step
-from unmask.features.states import StateBatch
+from unmask.dictionaries.activations import ActivationStream, Harvest
+from unmask.dictionaries.dictionary import Dictionary, make_random_dictionary, match_features
+from unmask.dictionaries.dictionary_training import LOG, DictionarySettings, _begin, _take_step
+from unmask.dictionaries.states import StateBatch
 
-SAELENS = Path(__file__).parents[1] / "fixtures" / "features"
+SAELENS = Path(__file__).parents[1] / "fixtures" / "dictionaries"
 SITE = "layers.0.resid_out"
 TEXTS = ["The caves of Orsel are deep.", "The baker sings."]
 
@@ -134,7 +134,7 @@ def test_files_come_back(rule, tmp_path):
 
 @pytest.mark.parametrize("name", ["topk", "rescaled", "jumprelu", "standard", "outside"])
 def test_encodings_are_saelens(name):
-    """Folders that SAELens wrote give what SAELens computed of them (tests/fixtures/features)."""
+    """Folders that SAELens wrote give what SAELens computed of them (tests/fixtures)."""
     x = torch.tensor(json.loads((SAELENS / "states.json").read_text()))
     expected = json.loads((SAELENS / name / "expected.json").read_text())
     read = Dictionary.load(SAELENS / name)
