@@ -22,6 +22,7 @@ LAYERS = (
     "training",
     "tracing",
     "representation",
+    "dictionaries",
     "editing",
     "blocks",
     "results",

@@ -7,6 +7,9 @@ from unmask.data.facts import Fact as Fact
 from unmask.data.facts import read_facts as read_facts
 from unmask.data.reversal_corpus import make_corpus as make_corpus
 from unmask.data.tokenizer import Tokenizer as Tokenizer
+from unmask.dictionaries.activations import activations as activations
+from unmask.dictionaries.dictionary import Dictionary as Dictionary
+from unmask.dictionaries.dictionary_training import train_dictionary as train_dictionary
 from unmask.editing.edit import Edit as Edit
 from unmask.editing.editor import edit as edit
 from unmask.editing.moments import moments as moments
@@ -57,6 +60,7 @@ from unmask.measures import (
     alignment as _alignment,
     erasure as _erasure,
     factorization as _factorization,
+    features as _features,
     interchange as _interchange,
     knockout as _knockout,
     knowns as _knowns,
@@ -90,6 +94,7 @@ bench = _bench.MEASURE
 correctors = _correctors.MEASURE
 erasure = _erasure.MEASURE
 factorization = _factorization.MEASURE
+features = _features.MEASURE
 gradients = _gradients.MEASURE
 guidance = _guidance.MEASURE
 interchange = _interchange.MEASURE

@@ -143,6 +143,8 @@ TINY: dict[str, dict[str, Any]] = {
     "relearn": {"groups": ("both",), "facts": 2, "rehearsed": 0, "updates": 1, "rows": 2},
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
+    "features": {"facts": 2, "groups": ("p2d",), "texts": 2, "shares": (0.5,), "steps": 2,
+                 "size": 16, "k": 2, "train_steps": 2, "draws": 1, "permutations": 19},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
     "alignment": {"facts": 2, "groups": ("p2d",)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
