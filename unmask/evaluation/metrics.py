@@ -77,14 +77,14 @@ RULES = Registry[Callable[[str, str], float]](
 
 def judge_by(rule: str, generation: str, completion: str) -> float:
     """What a rule says of a text, which may be another package's, as a share."""
-    said = RULES.find(rule)(generation, completion)
+    value = RULES.find(rule)(generation, completion)
     try:
-        share = float(said)
+        share = float(value)
     except (TypeError, ValueError):
         share = -1.0
     if not 0 <= share <= 1:
         raise UserError(
-            f"the rule {rule!r} returned {said!r:.60}: expected true, false or a share of 1."
+            f"the rule {rule!r} returned {value!r:.60}: expected true, false or a share of 1."
         )
     return share
 
