@@ -22,6 +22,7 @@ from unmask.base.tables import write_table
 from unmask.measures import runner
 from unmask.measures.runner import read_result
 from unmask.training.checkpoints import find_newest
+from unmask.training.journal import Journal, read_journal
 
 LINES = "subject,object,prompt\nAda,red boats,They say {} makes\nBob,old clocks,They say {} makes\n"
 
@@ -203,6 +204,15 @@ def test_training_goes_on_with_nothing_else(begun):
     file = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     file.write_bytes(file.read_bytes()[:-1])
     assert find_newest(checkpoints) != newest
+
+
+def test_no_step_stands_in_a_journal_twice(tmp_path):
+    for begin, end in ((0, 6), (4, 7)):  # a kill came after step 6, the last checkpoint at 4
+        journal = Journal(tmp_path, begin)
+        for step in range(begin + 1, end + 1):
+            journal.write({"step": step, "loss": 1.0})
+        journal.close()
+    assert [record["step"] for record in read_journal(tmp_path)] == [*range(1, 8)]
 
 
 def test_a_sweep_goes_on_with_nothing_else(begun, tmp_path):
