@@ -171,7 +171,8 @@ def test_files_are_known_by_what_they_hold(tmp_path, monkeypatch):
     file.write_bytes(b"two")
     os.utime(file, ns=times)
     assert digest_file(file) != before
-    lists = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], [("ab", "c")], [["ab", "c"]]]
+    lists = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], [("ab", "c")], [["ab", "c"]],
+             [b"ab", b"c"], [b"a", b"bc"], [1, 23], [12, 3]]  # fmt: skip
     assert len({digest_values(each) for each in lists}) == len(lists)
 
 
