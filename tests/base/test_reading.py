@@ -106,6 +106,7 @@ def test_yaml_within_the_limits():
     [
         ("a,b,a\n1,2,3\n", "the header names the column 'a' more than once"),
         ("a,b\n1,2\n1,2,3\n", "line 3: the number of fields differs"),
+        ("a,b\n1,2\n1\n", "line 3: the number of fields differs"),
         ("a,b\n1," + "x" * 140_000, "field larger than field limit"),
         ("a,b\n", "is empty"),
         ("", "is empty"),
@@ -159,5 +160,8 @@ def test_texts_and_lines_are_bounded(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 50 + '"}\n')
     with pytest.raises(UserError, match="line 2: longer than 50 characters"):
         list(read_json_lines(tmp_path / "a.jsonl"))
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match="cannot be read as UTF-8 text"):
+        read_text(tmp_path / "a.txt")
     (tmp_path / "a.txt").write_text("x" * 100)
     assert len(read_text(Path(tmp_path / "a.txt"))) == 100

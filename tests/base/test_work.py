@@ -129,6 +129,15 @@ def test_what_another_command_is_at_is_left_to_it_or_waited_for(tmp_path):
         assert run(work, None) == {"a": None}
 
 
+def test_a_lock_that_a_kill_left_of_a_job_that_is_done_goes(tmp_path):
+    work = FileJobs(tmp_path, dict.fromkeys("ab", 0.0))
+    assert run(work, None) == dict.fromkeys("ab")
+    lock = _find(work, "a", "lock")
+    lock.parent.mkdir()
+    lock.write_text("1\nelsewhere\n")
+    assert run(work, None) == {} and not lock.parent.exists()
+
+
 @pytest.mark.parametrize("engine", [None, LocalEngine(1)])
 def test_no_job_is_begun_after_the_deadline(engine, tmp_path):
     work = FileJobs(tmp_path, KEYS, deadline=time.time() - 1)

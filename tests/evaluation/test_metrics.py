@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unmask
 from unmask.evaluation.metrics import (
     NAMED,
+    RULES,
     bleu,
     bleu_of_characters,
     bleu_signature,
@@ -16,6 +18,7 @@ from unmask.evaluation.metrics import (
     is_contained,
     is_contained_plainly,
     is_strict,
+    judge_by,
     rank_of,
     starts_with,
     token_accuracy,
@@ -114,3 +117,11 @@ def test_each_paper_s_rule_has_a_name():
     assert (scores["Berglund"], scores["study"]) == (False, True)
     assert scores["BICO"] == scores["SMDM"] == bleu_of_characters(text, truth)
     assert {kind for _, kind in NAMED} == {"name", "description"}
+
+
+@pytest.mark.parametrize("said", [None, "x", math.nan, 2, -0.5])
+def test_a_rule_of_ones_own_says_a_share(said):
+    unmask.register("rule", lambda generation, completion: said, "odd")
+    with pytest.raises(unmask.UserError, match="the rule 'odd' returned .*expected true, false or"):
+        judge_by("odd", "a text", "an answer")
+    RULES.remove("odd")

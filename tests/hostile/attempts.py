@@ -6,9 +6,9 @@ what came of them. The table is written to attempts.md.
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
-FILE = Path(__file__).with_name("attempts.md")
+from tests.hostile.pages import write_page
+
 SENTENCE, FINE = "sentence", "fine"
 WRONG = ("wrong without a word", "traceback", "hang")
 HOSTILE = "tests/hostile/"
@@ -85,18 +85,6 @@ def _judge(error: str) -> str:
     return "wrong without a word" if "DID NOT RAISE" in error or "assert " in error else "traceback"
 
 
-def write_table(counts: dict[str, Counter[str]]) -> str:
-    """The table in Markdown."""
-    columns = (SENTENCE, FINE, *WRONG)
-    rows = [["what was tried", *columns], ["---"] * (1 + len(columns))]
-    rows += [[what, *(str(own[each]) for each in columns)] for what, own in counts.items()]
-    total = sum(counts.values(), Counter())
-    rows += [["all", *(str(total[each]) for each in columns)]]
-    head = "# Attempts of the reviews, and how they end now"
-    note = "Written by `python -m tests.hostile attempts`, which runs and counts them."
-    return "\n".join([head, "", note, "", *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
-
-
 def main(words: Sequence[str]) -> int:
     """Run the attempts and write the table."""
     import pytest
@@ -106,7 +94,14 @@ def main(words: Sequence[str]) -> int:
     usual = ["-q", "--tb=short", "-p", "no:cacheprovider"]
     usual += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     pytest.main([*usual, *files, *words], plugins=[outcomes])
-    FILE.write_text(table := write_table(outcomes.counts), "utf-8")
-    print(table)
+    columns = (SENTENCE, FINE, *WRONG)
+    write_page(
+        "attempts.md",
+        "Attempts of the reviews, and how they end now",
+        "Written by `python -m tests.hostile attempts`, which runs and counts them.",
+        ("what was tried", *columns),
+        [[what, *(own[each] for each in columns)] for what, own in outcomes.counts.items()],
+        is_summed=True,
+    )
     empty = [what for what, own in outcomes.counts.items() if not own]
     return int(bool(empty) or any(own[each] for own in outcomes.counts.values() for each in WRONG))

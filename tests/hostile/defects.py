@@ -21,6 +21,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.hostile.pages import write_page
+
 # Nothing of the package: each defect is imported anew, in a process of its own.
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("defects.yaml")
@@ -240,6 +242,17 @@ def main(words: Sequence[str]) -> int:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(known, indent=2), "utf-8")
         print(f"{number:3} {seconds:5.0f} s  {name}: {found or 'NOT FOUND'}", flush=True)
-    found = [each for each in defects if known.get(each.name)]
-    print(f"{len(found)} of {len(defects)} defects are found ({', '.join(stages)})")
+    found = sum(bool(known.get(each.name)) for each in defects)
+    judged = sum(each.name in known for each in defects)
+    write_page(
+        "defects.md",
+        "Seeded defects, and the test that finds each",
+        f"{found} of {len(defects)} are found, {len(defects) - judged} were not judged. Written by "
+        "`python -m tests.hostile defects`.",
+        ("file", "defect", "found by"),
+        [
+            (each.file, each.what, f"`{test}`" if (test := known.get(each.name)) else "–")
+            for each in defects
+        ],
+    )
     return 0

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.calls import RUNNING_TEXT, STEERED, TINY, Pieces
+from tests.hostile.pages import write_page
 from unmask.base.files import write_json
 from unmask.base.runs import is_passing
 from unmask.net.hub import RECIPE
@@ -177,10 +178,8 @@ KILLED: dict[str, Write] = {
     "report (html)": report("page.html"), "report (md)": report("page.md"),
     "convert": lambda pieces, out: ["convert", pieces.places["twin"], str(out)],
     "data make reversal": data("reversal", "--facts", "12"),
-    "data make retrieval": data("retrieval"),
-    "data make relationship": data("relationship"),
-    "data make sets": data("sets"),
-    "data make sealed": data("sealed"),
+    "data make retrieval": data("retrieval"), "data make relationship": data("relationship"),
+    "data make sets": data("sets"), "data make sealed": data("sealed"),
     "data make cities": data("cities", "--facts", "6"),
     "data make swapped": data("swapped", given=["berglund"]),
     "data make strangers": data("strangers", given=["berglund"]),
@@ -377,25 +376,26 @@ def make_places(folder: Path) -> Pieces:
 
 
 def main(words: Sequence[str]) -> int:
-    """Try the verbs and print a line for each."""
+    """Try the verbs, add them to those that `--out` has, and write the page."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m tests.hostile kills", description=__doc__)
-    parser.add_argument("--verbs", help="names in KILLED, separated by commas; by default all")
+    parser.add_argument("--verbs", default=",".join(KILLED), help="names in KILLED")
     parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--out", type=Path, help="a file of JSON for the table")
+    parser.add_argument("--out", type=Path, default=Path("build", "kills.json"))
     given = parser.parse_args(words)
-    verbs, rows = given.verbs.split(",") if given.verbs else list(KILLED), []
+    known = json.loads(given.out.read_text("utf-8")) if given.out.is_file() else []
+    rows = {each["verb"]: each for each in known}
     with tempfile.TemporaryDirectory() as folder:
         pieces = make_places(Path(folder) / "pair")
-        for number, verb in enumerate(verbs):
+        for number, verb in enumerate(given.verbs.split(",")):
             row = kill_and_repeat(verb, pieces, Path(folder) / str(number), given.kills)
-            rows.append(asdict(row))
-            there = f"{row.with_files} with files there; {row.late} came too late"
-            line = f"{verb:24} {row.seconds:5.1f} s  {row.kills:3} kills midway ({there})"
-            print(f"{line}, {row.equal} equal  {row.problem}", flush=True)
-            if given.out is not None:
-                write_json(given.out, rows)
-    kills, equal = (sum(row[name] for row in rows) for name in ("kills", "equal"))
-    print(f"{len(rows)} verbs, {kills} kills midway, {equal} equal to an undisturbed run")
-    return int(kills != equal or any(row["problem"] for row in rows))
+            print(row, flush=True)
+            rows[verb] = asdict(row)
+            write_json(given.out, list(rows.values()))
+    rows, keys = [rows[verb] for verb in KILLED if verb in rows], ("kills", "with_files", "equal")
+    note = "Written by `python -m tests.hostile kills`; kills before the first file count as well."
+    columns = ("command", "kills midway", "with files there", "equal to an undisturbed run")
+    table = [(row["verb"], *(row[key] for key in keys)) for row in rows]
+    write_page("kills.md", "kill -9 midway, and the same command again", note, columns, table, True)
+    return int(any(row["kills"] != row["equal"] or row["problem"] for row in rows))

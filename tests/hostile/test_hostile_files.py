@@ -187,6 +187,27 @@ def test_known_patterns_would_pass_the_trial(pattern):
     assert patterns._try_pattern(pattern) is None
 
 
+def test_a_text_has_the_same_tokens_whenever_it_is_read(tmp_path):
+    """Dropout leaves out merges at random, which is for training a tokenizer's own models."""
+    parts = json.loads(Tokenizer.train(["a few words of text"] * 3, 300).backend.to_str())
+    parts["model"]["dropout"] = 0.9
+    write_json(tmp_path / "tokenizer.json", parts)
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert len({tuple(tokenizer.encode("a few words of text").ids) for _ in range(20)}) == 1
+
+
+def test_a_word_without_a_token_is_a_sentence(tmp_path):
+    parts = json.loads(Tokenizer.train(["a few words"], 300).backend.to_str())
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[EOS]", "[MASK]", "a", "few"])}
+    parts["model"] = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    parts |= {"pre_tokenizer": {"type": "Whitespace"}, "decoder": None, "added_tokens": []}
+    write_json(tmp_path / "tokenizer.json", parts)
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json", mask="[MASK]")
+    assert len(tokenizer.encode("a few").ids) == 2
+    with pytest.raises(UserError, match="cannot cut the text 'a few words': .*Missing"):
+        tokenizer.encode("a few words")
+
+
 def test_a_panic_of_the_library_is_a_sentence():
     """Made by hand: a pattern that nobody tried, on a text that it cannot cut."""
     backend = Tokenizer.train(["a few words"], 300).backend

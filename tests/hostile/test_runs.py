@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 import unmask
+from tests.hostile.calls import TINY
 from tests.hostile.fuzzing import guard, list_files
 from tests.hostile.trained import run_small_sweep, train
 from unmask import UserError
@@ -21,7 +22,9 @@ from unmask.base.runs import open_run, read_record
 from unmask.base.tables import write_table
 from unmask.measures import runner
 from unmask.measures.runner import read_result
+from unmask.measures.table import find_measure
 from unmask.training.checkpoints import find_newest
+from unmask.training.journal import Journal, read_journal
 
 LINES = "subject,object,prompt\nAda,red boats,They say {} makes\nBob,old clocks,They say {} makes\n"
 
@@ -168,7 +171,8 @@ def test_files_are_known_by_what_they_hold(tmp_path, monkeypatch):
     file.write_bytes(b"two")
     os.utime(file, ns=times)
     assert digest_file(file) != before
-    lists = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], [("ab", "c")], [["ab", "c"]]]
+    lists = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], [("ab", "c")], [["ab", "c"]],
+             [b"ab", b"c"], [b"a", b"bc"], [1, 23], [12, 3]]  # fmt: skip
     assert len({digest_values(each) for each in lists}) == len(lists)
 
 
@@ -203,6 +207,28 @@ def test_training_goes_on_with_nothing_else(begun):
     file = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     file.write_bytes(file.read_bytes()[:-1])
     assert find_newest(checkpoints) != newest
+
+
+def test_a_job_that_was_killed_between_its_tables_is_done_again(pieces, tmp_path):
+    run, tables = tmp_path / "run", find_measure("represent").tables
+    shutil.copytree(pieces.represent, run)
+    for path in [*(run / "parts" / list(tables)[-1]).iterdir(), *run.glob("*.parquet")]:
+        path.unlink()
+    given = {"data": pieces.corpus, "device": "cpu", **TINY["represent"]}
+    unmask.represent(pieces.model, out=run, **given)
+    for name in tables:
+        now, before = (pyarrow.parquet.read_table(each / f"{name}.parquet")
+                       for each in (run, pieces.represent))  # fmt: skip
+        assert now.equals(before), name
+
+
+def test_no_step_stands_in_a_journal_twice(tmp_path):
+    for begin, end in ((0, 6), (4, 7)):  # a kill came after step 6, the last checkpoint at 4
+        journal = Journal(tmp_path, begin)
+        for step in range(begin + 1, end + 1):
+            journal.write({"step": step, "loss": 1.0})
+        journal.close()
+    assert [record["step"] for record in read_journal(tmp_path)] == [*range(1, 8)]
 
 
 def test_a_sweep_goes_on_with_nothing_else(begun, tmp_path):

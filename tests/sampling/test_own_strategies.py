@@ -191,6 +191,14 @@ def test_purposes_are_named(model):
             "the plan returned int: expected a tensor of shape (1,)",
         ),
         ({"remask": lambda *given: None}, "the remasking returned NoneType: expected a tensor"),
+        (
+            {"order": lambda state, streams: state.open * torch.nan},
+            "the order returned scores that are no numbers",
+        ),
+        (
+            {"remask": lambda state, streams: state.open * 2.0},
+            "the remasking returned torch.float32: expected true or false",
+        ),
         ({"order": [0.5, 1]}, "the order was given as list [0.5, 1]"),
     ],
 )

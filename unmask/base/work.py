@@ -107,6 +107,9 @@ def run_jobs(
     left = [key for key in costs if not work.is_done(key)]
     for key in left:
         _forget(work, key)
+    for key in costs.keys() - {*left}:
+        if _find(work, key, "lock").is_file():
+            _is_held(work, key)  # where nobody holds it, a kill left it, and it goes
     if engine is None:
         yield from _work_here(work, left, costs, what, waits)
         return

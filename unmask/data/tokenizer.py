@@ -86,9 +86,12 @@ class Tokenizer:
                 f"{file!s:.200} is not there: give a tokenizer.json or a folder that holds one."
             )
         backend = open_tokenizer(file)
-        # Rows are cut and padded here, never by settings that came along in the file.
+        # Rows are cut and padded here, never by settings that came along in the file; and a text
+        # has the same tokens whenever it is read: merges are not left out at random.
         backend.no_padding()
         backend.no_truncation()
+        if isinstance(backend.model, models.BPE):
+            backend.model.dropout = None
         return cls._resolve(backend, file, mask, pad, end)
 
     @classmethod
@@ -354,6 +357,12 @@ def _explain_texts(texts: list[str]) -> Generator[None]:
                     "character: write the character itself."
                 ) from None
         raise
+    except UserError:
+        raise
+    except Exception as error:  # the library raises plain Exception for a word without a token
+        raise UserError(
+            f"the tokenizer cannot cut the text {_short(texts[0])!r}: {error}."
+        ) from None
 
 
 def _short(text: str, length: int = 60) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from unmask.base.errors import UserError
 from unmask.base.plugins import Registry
 from unmask.data.sets_corpus import EMPTY
 from unmask.data.words import find_words, join_words
@@ -72,6 +73,20 @@ RULES = Registry[Callable[[str, str], float]](
     "a function of a generated text and the true answer to true, false or a share",
 )
 """When a text counts as the answer, by the names that tables of recall have."""
+
+
+def judge_by(rule: str, generation: str, completion: str) -> float:
+    """What a rule says of a text, which may be another package's, as a share."""
+    value = RULES.find(rule)(generation, completion)
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UserError(
+            f"the rule {rule!r} returned {value!r:.60}: expected true, false or a share of 1."
+        )
+    return share
 
 
 def _has_words(generation: str, words: Sequence[str]) -> bool:

@@ -14,13 +14,13 @@ from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
 from unmask.evaluation.contents import gather_contents, judge_contents
 from unmask.evaluation.metrics import (
-    RULES,
     bleu,
     has_first_name,
     has_surname,
     is_contained,
     is_contained_plainly,
     is_strict,
+    judge_by,
     starts_with,
     token_accuracy,
 )
@@ -95,7 +95,6 @@ class AskedModel:
         model, which has neither steps nor guidance.
         """
         self._open(split)
-        judge = None if rule is None else RULES.find(rule)
         sampling: dict[str, Any] = {
             "steps": steps or 1,
             "guidance": 0.0 if steps is None else guidance,
@@ -115,7 +114,7 @@ class AskedModel:
             for (fact, text, score), is_content in zip(questions, contents, strict=True):
                 is_name = fact.direction == "d2p"
                 yield {
-                    **({rule: float(judge(text.text, fact.completion))} if rule and judge else {}),
+                    **({rule: judge_by(rule, text.text, fact.completion)} if rule else {}),
                     "split": split.name + ending,
                     "steps": steps,
                     "guidance": None if steps is None else guidance,

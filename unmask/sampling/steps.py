@@ -239,6 +239,9 @@ def _choose(
     if state.predictions.log_z is not None and state.step < state.steps:
         return reveal_by_rates(state, streams.at("rates")), back
     scores = _check_tensor("order", strategy.order(state, streams.at("order")), state.open)
+    is_seen = scores.device.type == "cpu"  # to look would have a GPU wait
+    if scores.is_complex() or (is_seen and scores.isnan().any()):
+        raise UserError("the order returned scores that are no numbers: expected one for each.")
     return choose_first(scores.double(), state.open, count), back
 
 
@@ -249,7 +252,10 @@ def _remask(
     if strategy.remasking is None or state.step >= state.steps:
         return torch.zeros_like(state.open), count
     back = strategy.remasking.choose(state, streams)
-    back = _check_tensor("remasking", back, state.open) & state.written
+    back = _check_tensor("remasking", back, state.open)
+    if back.dtype != torch.bool:
+        raise UserError(f"the remasking returned {back.dtype}: expected true or false for each.")
+    back = back & state.written
     if strategy.plan.keeps_schedule:
         # As many more are committed, which takes open positions that the plan leaves: no more go
         # back than there are, the least confident first.
@@ -296,7 +302,7 @@ def _keep_corrections(record: TrajectoryRecord, text: WrittenText, written: Posi
 def _check_tensor(what: str, given: object, like: Tensor) -> Tensor:
     """What a strategy returned, if it has the shape of `like`; a strategy may be the caller's."""
     if isinstance(given, Tensor) and given.shape == like.shape:
-        return given
+        return given.to(like.device)
     shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
     raise UserError(
         f"the {what} returned {shown}: expected a tensor of shape {tuple(like.shape)}, which is "
