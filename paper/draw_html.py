@@ -75,10 +75,11 @@ def draw_pages(names: Sequence[str]) -> list[str]:
             raise UserError(f"no kept tables have a page {name!r}: {suggest(name, pages)}")
     code = Runner(data, stages, Path("data")).code
     quick = [name for name, stage in pages.items() if not is_slow(stage)]
+    wanted = names or quick
     engine = LocalEngine(PROCESSES) if len(wanted) > 1 else None
     with tempfile.TemporaryDirectory() as scratch:
         work = CallWork(Path(scratch), partial(draw_page, code))
-        costs = {name: _weigh(pages[name], stages) for name in names or quick}
+        costs = {name: _weigh(pages[name], stages) for name in wanted}
         with closing(run_jobs(work, costs, engine, "pages")) as jobs:
             return [str(error) for _, error in jobs if error is not None]
 
