@@ -1,19 +1,24 @@
 """The whole study from nothing to its page: seconds of each stage beside its arithmetic.
 
+    python benchmarks/study.py --count --out docs/results/study-cpu.md
     python benchmarks/study.py --out docs/results/study-cpu.md
 
-Runs `unmask study` with the shipped pair into fresh folders, which are removed afterwards: once as
-it is, and once more in this process with its operations counted. Beside the seconds that pass stand
-those of the processor, summed over its cores: on a machine that is busy otherwise, they say what
-the study costs. The goals are for an idle machine, and for one with another busy process.
+Both run `unmask study` with the shipped pair into a fresh folder, which is removed afterwards: the
+first in this process, to count its operations, which it leaves beside the page; the second as it
+is, to write the page. Beside the seconds that pass stand those of the processor, summed over its
+cores: on a machine that is busy otherwise, they say what the study costs. The goals are for an idle
+machine, and for one with another busy process (`--busy 1`).
 
     python benchmarks/study.py --costs
 
 writes what a stage costs for each fact and whatever their number, by the processor seconds of one
-thread: `unmask study --within` chooses sizes by it. And this shows whether it keeps its word, alone
-and beside a process that is busy:
+thread: `unmask study --within` chooses sizes by it. And this shows whether it keeps its word, with
+two threads and with one, alone and beside a process that is busy:
 
-    python benchmarks/study.py --within 2,4 --out docs/results/study-within.md
+    python benchmarks/study.py --within 5 --out docs/results/study-within.md
+
+It takes four times the minutes; `--threads 1 --busy 0` does one of the four, and a page that is
+there keeps the rows of other ones.
 """
 
 import argparse
@@ -24,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -35,6 +40,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.base.devices import resolve_device
 from unmask.base.files import write_json
+from unmask.base.reading import read_json, read_text
 from unmask.base.runs import PAGE, read_record
 from unmask.measures.runner import read_result
 from unmask.report.page import draw_report
@@ -106,12 +112,13 @@ def count_traced(run: Path) -> str:
     return ", ".join(f"{count} of {model} {split}" for (model, split), count in traced.items())
 
 
-def describe_stages(size: Size, device: str, load: float) -> str:
-    with tempfile.TemporaryDirectory() as scratch:
+def describe_stages(
+    size: Size, device: str, busy: int, done: Mapping[str, int], load: float
+) -> str:
+    with tempfile.TemporaryDirectory() as scratch, keep_busy(busy):
         run = Path(scratch) / "study"
         spent = run_timed(["--size", size, "--device", device], run)
         traced = count_traced(run / "trace")
-    done = count_operations(StudySettings(size=size, device=device))
     speed = find_speed()
     rows = []
     for name, (passed, used) in spent.items():
@@ -124,7 +131,7 @@ def describe_stages(size: Size, device: str, load: float) -> str:
     return (
         f"# The study, size {size}, by stage\n\n"
         f"{describe_run(resolve_device(device))}, {os.cpu_count()} cores, with a load of "
-        f"{load:.1f} before.{goal if size == 'laptop' else ''}\n\n"
+        f"{load:.1f} before, beside {busy} busy processes.{goal if size == 'laptop' else ''}\n\n"
         f"{format_table(titles, rows)}\n\n"
         "Operations are those of matrix products and attention. The last column is what a core "
         f"needs for as many in large products alone, at {speed / 1e9:.0f} · 10⁹ in a second; "
@@ -173,11 +180,10 @@ def time_processor(call: Callable[[], object], rounds: int = 3) -> float:
     return min(taken)
 
 
-def describe_promises(
-    minutes: Sequence[float], threads: Sequence[int], others: Sequence[int], load: float
-) -> str:
+def time_promises(
+    minutes: Sequence[float], threads: Sequence[int], others: Sequence[int]
+) -> Iterator[list[str]]:
     """How long a study took that was given so many minutes, alone and beside busy processes."""
-    rows = []
     for given, count, busy in product(minutes, threads, others):
         os.environ["OMP_NUM_THREADS"] = str(count)
         before = os.getloadavg()[0]
@@ -186,24 +192,24 @@ def describe_promises(
             passed, used = run_timed(["--device", "cpu", "--within", str(given)], run)["**all**"]
             sizes = ", ".join(f"{number} {name}" for name, number in list_counts(run))
         off = f"{100 * (passed / given / 60 - 1):+.0f} %"
-        row = [
-            f"{given:g}",
-            str(count),
-            str(busy),
-            f"{before:.1f}",
-            f"{passed / 60:.2f}",
-            off,
-            f"{used:.0f}",
-        ]
-        rows.append([*row, sizes])
-        print(rows[-1], flush=True)
+        where = [f"{given:g}", str(count), str(busy)]
+        yield [*where, f"{before:.1f}", f"{passed / 60:.2f}", off, f"{used:.0f}", sizes]
+
+
+def read_rows(page: Path | None) -> list[list[str]]:
+    """The rows of a page that is there."""
+    lines = read_text(page).splitlines() if page is not None and page.is_file() else []
+    return [line[2:-2].split(" | ") for line in lines if line[:3].removeprefix("| ").isdecimal()]
+
+
+def describe_promises(rows: Sequence[Sequence[str]]) -> str:
     titles = ["given, min", "threads", "kept busy beside it", "load before", "taken, min", "off"]
     titles += ["processor seconds", "prompts or facts"]
     return (
         "# The study within a time\n\n"
-        f"{describe_run(torch.device('cpu'))}, {os.cpu_count()} cores, with a load of {load:.1f} "
-        "at first. `unmask study --within MINUTES` chooses sizes, by a piece of the work that it "
-        "runs first and by the stages that have ended.\n\n"
+        f"{describe_run(torch.device('cpu'))}, {os.cpu_count()} cores. `unmask study --within "
+        "MINUTES` chooses sizes, by a piece of the work that it runs first and by the stages that "
+        "have ended.\n\n"
         f"{format_table(titles, rows)}\n"
     )
 
@@ -222,20 +228,27 @@ def main() -> None:
     parser.add_argument("--within", help="minutes, separated by commas")
     parser.add_argument("--threads", default="2,1", help="of it, separated by commas")
     parser.add_argument("--busy", default="0,1", help="processes to keep busy beside it")
+    parser.add_argument("--count", action="store_true", help="count operations alone")
     parser.add_argument("--costs", action="store_true", help=f"write {COSTS}")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     load = os.getloadavg()[0]
+    threads, others = (list(map(int, x.split(","))) for x in (options.threads, options.busy))
     if options.costs:
         write_costs()
     elif options.within:
-        minutes = [float(each) for each in options.within.split(",")]
-        threads, others = (
-            [int(x) for x in given.split(",")] for given in (options.threads, options.busy)
-        )
-        write_record(describe_promises(minutes, threads, others, load), options.out)
+        rows = {tuple(row[:3]): row for row in read_rows(options.out)}
+        for row in time_promises(list(map(float, options.within.split(","))), threads, others):
+            rows[tuple(row[:3])] = row
+            write_record(describe_promises([rows[key] for key in sorted(rows)]), options.out)
     else:
-        write_record(describe_stages(options.size, options.device, load), options.out)
+        counts = (options.out or Path(tempfile.gettempdir()) / "study").with_suffix(".json")
+        if options.count:
+            settings = StudySettings(size=options.size, device=options.device)
+            write_json(counts, count_operations(settings))
+        else:
+            given = options.size, options.device, others[0], read_json(counts)
+            write_record(describe_stages(*given, load), options.out)
 
 
 if __name__ == "__main__":

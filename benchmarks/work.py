@@ -16,16 +16,18 @@ import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import torch
-from sleeping import Sleeping
+from sleeping import sleep
 from timing import describe_run, format_table, write_record
 
 from unmask.base.engines import SLURM, DaskEngine, LocalEngine, SlurmEngine
-from unmask.base.work import FOLDER, WorkEngine, run_jobs
+from unmask.base.reading import read_json
+from unmask.base.work import FOLDER, CallWork, WorkEngine, run_jobs
 
 LENGTHS = (6.0, 0.5, 0.5, 1.0, 4.0, 0.5, 2.0, 1.0, 3.0, 0.5, 5.0, 1.0, 0.5, 2.0, 0.5, 4.0, 1.0, 7.0)
 KILLS = 10
@@ -55,10 +57,14 @@ def open_engine(name: str, workers: int) -> Generator[tuple[WorkEngine, Any]]:
 def run(engine: WorkEngine, seconds: dict[str, float], folder: Path) -> float:
     """Seconds that all jobs took."""
     folder.mkdir(parents=True, exist_ok=True)
-    work, start = Sleeping(folder, seconds), time.perf_counter()
+    work, start = CallWork(folder, partial(sleep, seconds)), time.perf_counter()
     errors = [error for _, error in run_jobs(work, seconds, engine, "jobs") if error is not None]
-    assert not errors and len(work.parts()) == len(seconds), errors
+    assert not errors and len(read_parts(folder)) == len(seconds), errors
     return time.perf_counter() - start
+
+
+def read_parts(folder: Path) -> dict[str, str]:
+    return {path.stem: read_json(path) for path in folder.glob("*.json")}
 
 
 def time_uneven(scratch: Path) -> list[list[str]]:
@@ -100,7 +106,7 @@ def count_survived(name: str, scratch: Path) -> int:
             with suppress(AssertionError):
                 run(engine, seconds, folder)
                 killer.join()
-                parts = Sleeping(folder, seconds).parts()
+                parts = read_parts(folder)
                 survived += bool(killed) and parts == {k: f"the part of {k}" for k in seconds}
             killer.join()
     return survived
@@ -113,7 +119,7 @@ def _kill(folder: Path, drawn: random.Random, killed: list[int]) -> None:
         begun = list((folder / FOLDER).glob("*.starts"))
         time.sleep(0.01)
     time.sleep(drawn.uniform(0.0, 0.6))
-    while not killed and len(list(folder.glob("*.part"))) < 8:
+    while not killed and len(list(folder.glob("*.json"))) < 8:
         with suppress(OSError, IndexError):  # it has just ended
             path = drawn.choice(list((folder / FOLDER).glob("*.starts")))
             os.kill(pid := int(path.read_text().split()[1]), signal.SIGKILL)

@@ -13,8 +13,10 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -22,34 +24,37 @@ from run import Runner, call_command
 from run_pages import PAGES, find_command, find_pages, is_slow, list_tables
 from run_stages import NAMES, Stage, read_stages
 
+from unmask.base.engines import LocalEngine
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
 from unmask.base.identity import digest_path, digest_values
 from unmask.base.reading import read_text
+from unmask.base.work import CallWork, run_jobs
 
 PROCESSES = 2
 _LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)?([\w/-]+)\.md\)")
 
 
-def draw_page(name: str, stage: Stage, stages: Mapping[str, Stage], code: str) -> str | None:
-    """Draw a page, unless it is there; what its command ended with where that is an error."""
+def draw_page(code: str, name: str) -> None:
+    """Draw a page, unless it is there."""
+    stages = read_stages()[1]
+    stage = find_pages(stages)[name]
     page, stamp = PAGES / f"{name}.html", PAGES / f"{name}.digest"
     parts: list[object] = [code, find_command(stage), stage.note, read_text(Path(__file__))]
     parts += [digest_path(stages[each].folder) for each in list_tables(stage)]
     parts += [read_text(path) for path in stage.scripts]
     digest = digest_values(parts)
     if page.is_file() and stamp.is_file() and stamp.read_text("utf-8") == digest:
-        return None
+        return
     places = {each: stages[each].folder for each in list_tables(stage)} | {"page": page}
     command = NAMES.sub(lambda found: str(places[found[1]]), find_command(stage))
     page.parent.mkdir(parents=True, exist_ok=True)
     if (status := call_command(shlex.split(command))) != 0:
-        return f"{command} ended with {status}"
+        raise UserError(f"{command} ended with {status}, expected 0: what it said is above.")
     text = read_text(page).replace("</h1>", "</h1>\n" + "\n".join(describe_page(stage)), 1)
     with replace_file(page) as draft:
         draft.write_text(text, "utf-8")
     stamp.write_text(digest, "utf-8")
-    return None
 
 
 def describe_page(stage: Stage) -> Iterator[str]:
@@ -70,14 +75,13 @@ def draw_pages(names: Sequence[str]) -> list[str]:
             raise UserError(f"no kept tables have a page {name!r}: {suggest(name, pages)}")
     code = Runner(data, stages, Path("data")).code
     quick = [name for name, stage in pages.items() if not is_slow(stage)]
-    wanted = names or sorted(quick, key=lambda name: -_weigh(pages[name], stages))
-    if len(wanted) == 1:
-        errors = [draw_page(wanted[0], pages[wanted[0]], stages, code)]
-    else:
-        with ProcessPoolExecutor(PROCESSES) as pool:
-            tasks = [pool.submit(draw_page, name, pages[name], stages, code) for name in wanted]
-            errors = [task.result() for task in tasks]
-    return [error for error in errors if error]
+    wanted = names or quick
+    engine = LocalEngine(PROCESSES) if len(wanted) > 1 else None
+    with tempfile.TemporaryDirectory() as scratch:
+        work = CallWork(Path(scratch), partial(draw_page, code))
+        costs = {name: _weigh(pages[name], stages) for name in wanted}
+        with closing(run_jobs(work, costs, engine, "pages")) as jobs:
+            return [str(error) for _, error in jobs if error is not None]
 
 
 def _weigh(stage: Stage, stages: Mapping[str, Stage]) -> int:
@@ -99,5 +103,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    from draw_html import main  # by its name, by which workers find what they are to call
+
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())

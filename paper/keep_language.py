@@ -12,13 +12,11 @@ costs so little, it is chosen among the three that cost least.
 """
 
 import argparse
-import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
+from unmask.base.engines import LocalEngine
 from unmask.base.files import write_json
 from unmask.base.reading import parse_yaml, read_json, read_text
 from unmask.base.seeds import derive_seed
+from unmask.base.work import CallWork, run_jobs
 from unmask.data.corpus import TESTS
 from unmask.data.facts import tokenize_facts
 from unmask.data.shards import Shards, Windows
@@ -81,9 +81,11 @@ def make_inserted(data: DataSettings) -> Examples:
     return Examples("lines in text", len(lines) * WINDOWS, tokenizer, take)
 
 
-def run_try(options: argparse.Namespace, name: str, changes: Sequence[str]) -> list[dict[str, Any]]:
-    """Train, ask, and judge; in this process. Weights averaged with the start's are judged too."""
-    run = options.out / "runs" / name
+def run_try(
+    options: argparse.Namespace, tries: Mapping[str, Sequence[str]], name: str
+) -> list[dict[str, Any]]:
+    """Train, ask, and judge. Weights averaged with the start's are judged too."""
+    run, changes = options.out / "runs" / name, tries[name]
     given = {
         "start.model": options.opened,
         "data.sources.facts.path": options.facts,
@@ -175,36 +177,22 @@ def main() -> None:
     parser.add_argument(
         "--shares", type=float, nargs="*", default=(), help="average with the start"
     )
-    parser.add_argument("--only", help="run this try here, and no other")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     tries = parse_yaml(read_text(options.tries), str(options.tries))
     logs = options.out / "log"
     logs.mkdir(exist_ok=True)
-    if options.only:
-        write_json(
-            logs / f"{options.only}.json", run_try(options, options.only, tries[options.only])
-        )
-        return
-    until = time.monotonic() + 60 * options.minutes
-
-    def start(name: str) -> None:
-        if (logs / f"{name}.json").is_file() or time.monotonic() > until:
-            return
-        with (logs / f"{name}.txt").open("w") as log:
-            subprocess.run([sys.executable, *sys.argv, "--only", name], stdout=log, stderr=log,
-                           env=os.environ | {"OMP_NUM_THREADS": "2"})  # fmt: skip
-        if (logs / f"{name}.json").is_file():
-            print(name, read_text(logs / f"{name}.json")[:3000], flush=True)
-        else:
-            print(name, "failed:", read_text(logs / f"{name}.txt")[-1500:], flush=True)
-
-    with ThreadPoolExecutor(options.processes) as pool:
-        list(pool.map(start, tries))
+    work = CallWork(logs, partial(run_try, options, tries), time.time() + 60 * options.minutes)
+    engine = LocalEngine(options.processes)
+    with closing(run_jobs(work, dict.fromkeys(tries, 1.0), engine, "tries")) as jobs:
+        for name, error in jobs:
+            print(name, read_text(work.place(name))[:3000] if error is None else error, flush=True)
     done = [line for path in sorted(logs.glob("*.json")) for line in read_json(path)]
     write_json(options.out / "tries.json", done)
     shutil.rmtree(options.out / "runs")  # models: what was measured stays
 
 
 if __name__ == "__main__":
+    from keep_language import main  # by its name, by which workers find what they are to call
+
     main()

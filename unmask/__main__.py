@@ -5,6 +5,7 @@ import sys
 
 from unmask.base.errors import UserError
 from unmask.base.extras import require_extra
+from unmask.base.memory import keep_memory
 
 
 def main() -> None:
@@ -12,6 +13,7 @@ def main() -> None:
     # Threads of torch that wait sleep: spinning, they would hold up whoever shares the cores.
     # OpenMP reads this once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    keep_memory()
     try:
         require_extra("study", "the command unmask")
     except UserError as error:

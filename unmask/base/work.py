@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,6 +25,7 @@ from unmask.base.errors import NotMeasuredError, UserError
 from unmask.base.files import write_json
 from unmask.base.identity import digest_values
 from unmask.base.locks import claim
+from unmask.base.memory import keep_memory
 from unmask.base.progress import track
 from unmask.base.reading import read_json_object, read_text
 
@@ -66,6 +68,25 @@ class ChainedWork(SharedWork, Protocol):
 
     needs: Mapping[str, Sequence[str]]
     """Jobs that are done before one, by its key."""
+
+
+@dataclass(frozen=True)
+class CallWork:
+    """Calls of a function by the names that it is given; each leaves what it returned, as JSON."""
+
+    folder: Path
+    call: Callable[[str], Any]
+    deadline: float | None = None
+
+    def open(self) -> Callable[[str], None]:
+        return lambda key: write_json(self.place(key), self.call(key))
+
+    def is_done(self, key: str) -> bool:
+        return self.place(key).is_file()
+
+    def place(self, key: str) -> Path:
+        """Where what a call returned is kept."""
+        return self.folder / f"{key}.json"
 
 
 class WorkEngine(Protocol):
@@ -203,6 +224,7 @@ def work_on(
     What is opened stays open for the next jobs of the same `call`, where there are any: a process
     of Dask gets them one by one. Its threads take turns, as torch's settings are the process's.
     """
+    keep_memory()
     while keys:
         later = list[str]()
         for i, key in enumerate(keys):

@@ -4,9 +4,9 @@ import math
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from unmask.base.files import told_as_sentence, write_json
 from unmask.base.reading import read_json
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
-from unmask.base.work import run_jobs
+from unmask.base.work import CallWork, run_jobs
 from unmask.net.transformer import Transformer
 from unmask.objectives.batch import draw_times
 from unmask.toy.language import (
@@ -94,7 +94,7 @@ def run_toy(
     engine = LocalEngine(max(1, min(torch.get_num_threads(), len(names))))
     costs = {name: float(settings.steps or VARIANTS[name].training_steps) for name in names}
     with tempfile.TemporaryDirectory(prefix="toy-") as scratch:
-        work = _ToyWork(settings, Path(scratch))
+        work = CallWork(Path(scratch), partial(_measure, settings))
         with closing(run_jobs(work, costs, engine, "learning the toy language")) as jobs:
             for _, error in jobs:
                 if error is not None:
@@ -107,22 +107,8 @@ def run_toy(
     return report
 
 
-@dataclass(frozen=True)
-class _ToyWork:
-    """The variants by their names; each leaves its outcome."""
-
-    settings: ToySettings
-    folder: Path
-    deadline: None = None
-
-    def place(self, key: str) -> Path:
-        return self.folder / f"{key}.json"
-
-    def is_done(self, key: str) -> bool:
-        return self.place(key).is_file()
-
-    def open(self) -> Callable[[str], None]:
-        return lambda key: write_json(self.place(key), asdict(measure(key, self.settings)))
+def _measure(settings: ToySettings, name: str) -> dict[str, Any]:
+    return asdict(measure(name, settings))
 
 
 def measure(name: str, settings: ToySettings) -> ToyOutcome:

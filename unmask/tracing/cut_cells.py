@@ -83,8 +83,10 @@ def _begin(
     """The streams that leave a layer in which cuts begin: the clean one's but for some rows."""
     # 1. What is read is the clean run's [1, L, H, d]; what is made of it differs by the masks.
     number, (run, row) = len(is_changed), is_changed.nonzero(as_tuple=True)
-    read = (each.expand(number, -1, -1, -1) for each in block.read(entering, view.cos, view.sin))
-    z = block.attend(*read, view.mask)[run, row]
+    queries, keys, values = (
+        each.expand(number, -1, -1, -1) for each in block.read(entering, view.cos, view.sin)
+    )
+    z = block.attend(queries, keys, values, view.mask)[run, row]
     # 2. The rest of the layer at the N changed rows alone [N, D], put over the clean stream.
     streams = leaving.expand(number, -1, -1).clone()
     streams[run, row] = block.finish(entering[0, row], block.attn_out(z))[0]
