@@ -1,5 +1,7 @@
 """An open block is read both ways, finished text causally, and what follows is not seen."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from unmask import UserError, sample
 from unmask.net.view import open_block
 from unmask.objectives.bounds import score_bound
 from unmask.objectives.rearranged import run_beside_clean
+from unmask.representation.patched import PatchedPrompt, score_patched
 from unmask.sampling.speculation import count_per_round
 from unmask.tracing.corruption import Mask, Noise
 from unmask.tracing.question import Donor
@@ -68,6 +71,16 @@ def test_what_each_token_reaches(model, changed):
     for one, two in [(logits, moved), *((before[name], after[name]) for name in names)]:
         differs = (one != two).any(-1)[0]
         assert not differs[:first].any() and (differs[first:].all() or one is not logits)
+
+
+def test_finished_text_has_the_same_states_in_both_readings(model):
+    tokens, causal, name = draw(1, LENGTH), model.reading("causal"), "layers.2.resid_out"
+    with model.net.capture(name) as one, causal.net.capture(name) as other:
+        model.logits(tokens, inside=at(*OPEN))
+        causal.logits(tokens)
+    agree(one[name][:, :START], other[name][:, :START])
+    last = START + BLOCK - 1
+    assert (one[name][:, START:last] - other[name][:, START:last]).abs().amax(-1).min() > 0.01
 
 
 def test_it_begins_at_the_first_mask(model):
@@ -187,6 +200,24 @@ def test_traces_are_those_of_whole_passes(how, plainly, corruption):
         expected = trace_plainly(fixed, tokens, bad, answer, part, window, **plainly)
         assert expected.std() > 1e-3 * expected.mean()
         torch.testing.assert_close(found.values(part), expected, atol=0, rtol=1e-4)
+
+
+def test_answers_under_changed_states_are_read_from_the_first_mask_on(model):
+    """Each token of an answer opens a block behind those before it; changes act inside of it."""
+    prompt, answer = draw(6, seed=1).tolist(), [7, 9]
+    asked = [PatchedPrompt(prompt, (1, 3), [answer])]
+    doubled = {0: lambda x, owners: 2 * x}
+    for changes in ({}, doubled):
+        ((found,),) = score_patched(model, asked, changes, length=12)
+        for k, token in enumerate(answer):
+            row = torch.tensor([prompt + answer[:k] + [model.mask_id] * (6 - k)])
+            at_first = torch.tensor([6 + k])
+            patches = {"layers.0.resid_out": lambda x: 2 * x} if changes else {}
+            with model.net.patch(patches) if patches else nullcontext():
+                logits = model.logits(row, at=at_first)[0, 0]
+            logits[model.mask_id] = -torch.inf
+            expected = float(logits.log_softmax(-1, dtype=torch.float64)[token])
+            assert found.terms[k] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_model_that_writes_from_a_position(model):
