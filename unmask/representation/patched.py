@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -23,7 +23,6 @@ from unmask.evaluation.chain import log_softmax
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.net.view import open_block
 from unmask.representation.prompts import PromptRow, map_rows, pad_canvas, stack_rows
 
 StateChange = Callable[[Float[Tensor, "R L D"], Int[Tensor, "R"]], Float[Tensor, "R L D"]]
@@ -173,8 +172,9 @@ def read_spans(
     def read(batch: Sequence[int]) -> list[Tensor]:
         padded = [PromptRow(list(rows[n][0]), 0, [0], [], 0) for n in batch]
         tokens = stack_rows(padded, model.device).tokens
+        inside = model.find_block(tokens, tokens.new_empty(0))  # nothing is predicted
         with model.net.capture(*sites) as taken:
-            model.net.run_layers(model.net.embed(tokens), inside=find_block(model, tokens))
+            model.net.run_layers(model.net.embed(tokens), inside=inside)
         return [
             torch.stack([taken[site][row, slice(*rows[n][1])] for site in sites])
             for row, n in enumerate(batch)
@@ -183,20 +183,6 @@ def read_spans(
     lengths = [len(tokens) for tokens, _ in rows]
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
     return map_rows(model, lengths, size, read)
-
-
-def find_block(
-    model: Model, tokens: Int[Tensor, "R L"], reads: Int[Tensor, "*R A"] | None = None
-) -> Bool[Tensor, "R L"] | None:
-    """The open block of each row, from its first mask on; None for networks without one.
-
-    Masks that are read must be in it.
-    """
-    config = model.net.config
-    if not config.open_block or config.block is None:
-        return None
-    reads = tokens.new_empty(0) if reads is None else reads
-    return open_block(tokens == model.require_mask(), config.block, reads)
 
 
 def attach_changes(
@@ -256,7 +242,7 @@ def _score_rows(
     # The stream without changes is taken up to the first changed layer of one variant after the
     # other; each variant runs on from there.
     firsts = [max(min(changes, default=net.config.layers), 0) for changes in variants]
-    inside = find_block(model, batch.tokens, batch.reads)
+    inside = model.find_block(batch.tokens, batch.reads)
     x, layer = net.embed(batch.tokens), 0
     for number in sorted(range(len(variants)), key=firsts.__getitem__):
         x, layer = net.run_layers(x, layer, firsts[number], inside=inside), firsts[number]
