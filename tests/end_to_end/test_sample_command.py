@@ -11,7 +11,7 @@ from rich.console import Console
 
 import unmask
 from tests.commands import run, start
-from tests.conftest import make_model
+from tests.conftest import build, make_model
 from unmask.report.unmasking import GUESSED, HIDDEN, show_rows
 from unmask.sampling import texts
 from unmask.sampling.trajectory import show_token
@@ -41,6 +41,24 @@ def test_sample_prints_texts_and_saves_trajectories(model, tmp_path):
     assert found.states is not None and len(found.states) == 7
     blocked = unmask.load(model, device="cpu", block=8)
     assert found.texts == unmask.sample(blocked, "The caves", length=20, steps=6).texts
+
+
+def test_a_network_with_an_open_block_in_both_readings(tmp_path):
+    """In Nemotron-Labs-Diffusion's format: what it is, its blocks, drafts for the causal one."""
+    tokenizer, place = make_model().tokenizer, str(tmp_path / "open")
+    changes = {"vocab_size": tokenizer.vocab_size, "block": 8, "open_block": True, "kv_heads": 2}
+    unmask.save(build(tokenizer=tokenizer, **changes), place, "nemotron_labs_diffusion")
+    said = run("info", place).stdout
+    assert "causal transformer with an open block of 8" in said and "masked" in said
+    words = ("The caves", "--length", "26", "--device", "cpu")
+    filled = run("sample", place, *words, "--plan", "threshold=0.9", "--cache", "exact")
+    assert filled.returncode == 0, filled.stderr
+    model = unmask.load(place, device="cpu")
+    expected = unmask.sample(model, "The caves", length=26, plan="threshold=0.9")
+    assert [filled.stdout.removesuffix("\n")] == expected.texts
+    drafted = run("sample", f"{place}:causal", *words, "--drafts", "8")
+    usual = unmask.sample(model.reading("causal"), "The caves", length=26).texts
+    assert [drafted.stdout.removesuffix("\n")] == usual and "tokens a round" in drafted.stderr
 
 
 def test_sample_as_json_with_everything(model):

@@ -1,5 +1,7 @@
 """An open block is read both ways, finished text causally, and what follows is not seen."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -7,12 +9,13 @@ import unmask
 from tests.conftest import build
 from tests.tracing.plain import trace_plainly
 from unmask import UserError, sample
-from unmask.net.view import open_block
+from unmask.net.view import find_open_block
 from unmask.objectives.bounds import score_bound
 from unmask.objectives.rearranged import run_beside_clean
+from unmask.representation.patched import PatchedPrompt, score_patched
 from unmask.sampling.speculation import count_per_round
 from unmask.tracing.corruption import Mask, Noise
-from unmask.tracing.question import Donor
+from unmask.tracing.question import Donor, write_from
 from unmask.tracing.record import average_states
 from unmask.tracing.tokens import trace_tokens
 
@@ -70,10 +73,20 @@ def test_what_each_token_reaches(model, changed):
         assert not differs[:first].any() and (differs[first:].all() or one is not logits)
 
 
+def test_finished_text_has_the_same_states_in_both_readings(model):
+    tokens, causal, name = draw(1, LENGTH), model.reading("causal"), "layers.2.resid_out"
+    with model.net.capture(name) as one, causal.net.capture(name) as other:
+        model.logits(tokens, inside=at(*OPEN))
+        causal.logits(tokens)
+    agree(one[name][:, :START], other[name][:, :START])
+    last = START + BLOCK - 1
+    assert (one[name][:, START:last] - other[name][:, START:last]).abs().amax(-1).min() > 0.01
+
+
 def test_it_begins_at_the_first_mask(model):
     tokens = draw(3, LENGTH)
     tokens[0, START:], tokens[1, [2, 4]], mask = model.mask_id, model.mask_id, model.mask_id
-    found = open_block(tokens == mask, BLOCK, torch.tensor([5, 6]))
+    found = find_open_block(tokens == mask, BLOCK, torch.tensor([5, 6]))
     assert found.equal(torch.cat((at(5, 6, 7, 8), at(2, 3, 4, 5), at())))
     inside = found[1:]
     agree(model.logits(tokens[1:]), model.logits(tokens[1:], inside=inside))
@@ -181,7 +194,7 @@ def test_traces_are_those_of_whole_passes(how, plainly, corruption):
     bad = corruption.apply(model, torch.tensor(tokens), range(1, 3))
     found = trace_tokens(model, tokens, (1, 3), answer, parts=("resid", "attn", "attn_k"),
                          corruption=corruption, **how)  # fmt: skip
-    fixed = model.write_from(START)
+    fixed = write_from(model, START)
     for part in found.logp:
         window = how["window"] if part == "attn" else 1
         expected = trace_plainly(fixed, tokens, bad, answer, part, window, **plainly)
@@ -189,12 +202,30 @@ def test_traces_are_those_of_whole_passes(how, plainly, corruption):
         torch.testing.assert_close(found.values(part), expected, atol=0, rtol=1e-4)
 
 
+def test_answers_under_changed_states_are_read_from_the_first_mask_on(model):
+    """Each token of an answer opens a block behind those before it; changes act inside of it."""
+    prompt, answer = draw(6, seed=1).tolist(), [7, 9]
+    asked = [PatchedPrompt(prompt, (1, 3), [answer])]
+    doubled = {0: lambda x, owners: 2 * x}
+    for changes in ({}, doubled):
+        ((found,),) = score_patched(model, asked, changes, length=12)
+        for k, token in enumerate(answer):
+            row = torch.tensor([prompt + answer[:k] + [model.mask_id] * (6 - k)])
+            at_first = torch.tensor([6 + k])
+            patches = {"layers.0.resid_out": lambda x: 2 * x} if changes else {}
+            with model.net.patch(patches) if patches else nullcontext():
+                logits = model.logits(row, at=at_first)[0, 0]
+            logits[model.mask_id] = -torch.inf
+            expected = float(logits.log_softmax(-1, dtype=torch.float64)[token])
+            assert found.terms[k] == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_model_that_writes_from_a_position(model):
-    tokens, fixed = draw(2, LENGTH), model.write_from(START)
+    tokens, fixed = draw(2, LENGTH), write_from(model, START)
     agree(fixed.logits(tokens), model.logits(tokens, inside=at(*OPEN, rows=2)))
     with model.net.patch({"layers.0.mlp_out": torch.zeros_like}):  # which is attached to both
         agree(fixed.logits(tokens), model.logits(tokens, inside=at(*OPEN, rows=2)))
-    assert build().write_from(3).net.open_at is None
+    assert write_from(build(), 3).net.open_at is None
 
 
 def test_a_donor_s_block_begins_where_its_prompt_ends(model):

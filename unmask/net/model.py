@@ -18,17 +18,10 @@ from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
-from unmask.net.readings import (
-    CAUSAL,
-    DIFFUSION,
-    check_reading,
-    open_at,
-    share_network,
-    split_reading,
-)
+from unmask.net.readings import CAUSAL, DIFFUSION, check_reading, share_network, split_reading
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
-from unmask.net.view import check_token_rows, open_block
+from unmask.net.view import check_token_rows, find_open_block
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import find_noise_problems, make_gaussian, make_process
@@ -180,16 +173,6 @@ class Model(Shown):
             net = share_network(net, blueprint.config)
         own = f"{split_reading(self.name)[0]}:{name}"
         return Model(own, net, blueprint, self.tokenizer, diffusion=diffusion)
-
-    def write_from(self, position: int) -> "Model":
-        """This model about texts that are finished up to a position, where an open block begins.
-
-        What is attached to its sites is attached to those of this model, too. Models without an
-        open block are themselves.
-        """
-        if not self.net.config.open_block:
-            return self
-        return replace(self, net=open_at(self.net, position))
 
     @cached_property
     def drafter(self) -> "Model":
@@ -344,13 +327,22 @@ class Model(Shown):
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
         time = self.convert_time(t) if time is None else time.to(self.device)
         condition = self.net.make_condition(time)
-        block = self.net.config.block if self.net.config.open_block else None
-        if block is not None and inside is None and self.net.open_at is None:
-            inside = open_block(tokens == self.require_mask(), block, at)
-        inside = None if block is None or inside is None else inside.to(self.device)
+        inside = self.find_block(tokens, at) if inside is None else inside.to(self.device)
         x = self.net.run_tokens(tokens, real, snapshot, time, condition, inside)
         in_part = snapshot is not None and snapshot.places is not None
         return self.net.unembed(self.align(x, None if in_part else real), at, number, condition)
+
+    def find_block(
+        self, tokens: Int[Tensor, "B L"], at: Tensor | None = None
+    ) -> Bool[Tensor, "B L"] | None:
+        """The open block of each row, from its first mask on; None for networks without one.
+
+        Masks that are read, all of them or those `at` some positions, must be in it.
+        """
+        config = self.net.config
+        if not config.open_block or config.block is None or self.net.open_at is not None:
+            return None
+        return find_open_block(tokens == self.require_mask(), config.block, at)
 
     def find_time(
         self, tokens: Int[Tensor, "B L"], real: Bool[Tensor, "B L"] | None = None

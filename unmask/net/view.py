@@ -198,7 +198,9 @@ def repeat_block(
     return (keys >= place[0]) & (keys < place[1])
 
 
-def open_block(is_mask: Bool[Tensor, "B L"], block: int, at: Tensor | None) -> Bool[Tensor, "B L"]:
+def find_open_block(
+    is_mask: Bool[Tensor, "B L"], block: int, at: Tensor | None
+) -> Bool[Tensor, "B L"]:
     """True at the open block of each row: so many positions from its first mask on.
 
     Masks that are read, at all positions or `at` some (see `Transformer.unembed`), must be in it.

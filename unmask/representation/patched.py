@@ -172,8 +172,9 @@ def read_spans(
     def read(batch: Sequence[int]) -> list[Tensor]:
         padded = [PromptRow(list(rows[n][0]), 0, [0], [], 0) for n in batch]
         tokens = stack_rows(padded, model.device).tokens
+        inside = model.find_block(tokens, tokens.new_empty(0))  # nothing is predicted
         with model.net.capture(*sites) as taken:
-            model.net.run_layers(model.net.embed(tokens))
+            model.net.run_layers(model.net.embed(tokens), inside=inside)
         return [
             torch.stack([taken[site][row, slice(*rows[n][1])] for site in sites])
             for row, n in enumerate(batch)
@@ -241,11 +242,12 @@ def _score_rows(
     # The stream without changes is taken up to the first changed layer of one variant after the
     # other; each variant runs on from there.
     firsts = [max(min(changes, default=net.config.layers), 0) for changes in variants]
+    inside = model.find_block(batch.tokens, batch.reads)
     x, layer = net.embed(batch.tokens), 0
     for number in sorted(range(len(variants)), key=firsts.__getitem__):
-        x, layer = net.run_layers(x, layer, firsts[number]), firsts[number]
+        x, layer = net.run_layers(x, layer, firsts[number], inside=inside), firsts[number]
         with attach_changes(model, variants[number], owners):
-            changed = net.run_layers(x, layer)
+            changed = net.run_layers(x, layer, inside=inside)
         logp = log_softmax(model, net.unembed(changed, batch.reads))  # [R, A, V]
         target = logp.gather(-1, batch.targets[..., None])[..., 0]
         is_best = logp.argmax(-1) == batch.targets

@@ -12,6 +12,7 @@ from unmask.base.errors import UserError
 from unmask.data.facts import Fact, Span, find_tokens, place_subject
 from unmask.data.words import put_space
 from unmask.net.model import Model
+from unmask.net.readings import open_at
 from unmask.tracing.corruption import Corrupted, get_corruption, hide
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.record import AnswerReader
@@ -201,7 +202,7 @@ def ask(
             f"prompt, which {model.name} writes at once: give more of the text as the prompt."
         )
     return Question(
-        model.write_from(prompt_length),
+        write_from(model, prompt_length),
         row[None],
         subject,
         answer,
@@ -212,6 +213,17 @@ def ask(
         foil,
         donor,
     )
+
+
+def write_from(model: Model, position: int) -> Model:
+    """The model about texts that are finished up to a position, where its open block begins.
+
+    What is attached to the sites of one is attached to the other. Models without an open block are
+    themselves.
+    """
+    if not model.net.config.open_block:
+        return model
+    return replace(model, net=open_at(model.net, position))
 
 
 def _read_fact(model: Model, fact: Fact) -> tuple[str, Span, str]:

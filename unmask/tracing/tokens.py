@@ -17,7 +17,16 @@ from unmask.tracing.clean_run import asks_whole
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.patched import make_engine
-from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
+from unmask.tracing.question import (
+    Answer,
+    Donor,
+    Placebo,
+    Question,
+    TokenRow,
+    ask,
+    reveal,
+    write_from,
+)
 from unmask.tracing.record import Activations, AnswerReader, make_constant, make_random, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import WatchCells, sweep_cells
@@ -230,7 +239,7 @@ def choose_source(
     if question.donor == "random":
         return make_random(clean, corrupted, question.settings.seed)
     # The clean run of another text, its positions named as ours.
-    net, device = question.model.write_from(len(question.donor.prompt)).net, question.model.device
+    net, device = write_from(question.model, len(question.donor.prompt)).net, question.model.device
     rows = torch.cat([factor.continue_donor() for factor in factors])
     record = record_run(net, net.embed(rows), rows).repeat(
         1 if len(factors) == 1 else question.corrupted.samples

@@ -59,9 +59,8 @@ class Adaptation:
     def write(self, blueprint: Blueprint) -> dict[str, Any]:
         model_type = self._choose_base(blueprint.config)
         base, architecture = self.bases[model_type]
-        settings = base.write(Blueprint(blueprint.config.made_causal(), "causal")) | {
-            "architectures": [architecture]
-        }
+        causal = Blueprint(blueprint.config.made_causal(), "causal")
+        settings = base.write(causal) | {"architectures": [architecture]}
         settings |= {"model_type": model_type, "mask_token_id": blueprint.mask_id}
         if self.block_field is not None:
             if blueprint.config.block is None:

@@ -73,6 +73,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
     for section, name in (
         (settings, "noises_beginning"),
         (settings, "plugins"),
+        (settings["network"], "open_block"),
         (settings["noise"], "settings"),
     ):
         if not section[name]:
