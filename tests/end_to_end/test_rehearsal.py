@@ -48,6 +48,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask relearn": {
         "--facts": "2", "--rehearsed": "0", "--updates": "1", "--steps": "2", "--rows": "2",
     },
+    "unmask alignment": {"--facts": "2"},
     "unmask planted": {
         "--people": "1", "--at-steps": "1", "--lengths": "32", "--counts": "4", "--starts": "0",
         "--orders": "confidence", "--remasks": "none",
@@ -132,7 +133,8 @@ FILES = {
 SLOW = "asks the shipped pair, for minutes on a CPU; the same commands are run of a tiny pair"
 ELSEWHERE = "is run row by row, and its page drawn, in test_factorial.py"
 LEFT_OUT = {
-    "(shared|vectors|mechanism|editing)-shipped": SLOW,
+    "(shared|vectors|mechanism|editing|relearn|alignment)-shipped": SLOW,
+    "one-store": "is drawn from tables of the shipped pair, which are kept",
     "factorial(-.*)?": ELSEWHERE,
     "symmetry(-shipped)?": "needs vectors of ten facts of each group, and has tests of its own",
 }

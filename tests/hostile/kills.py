@@ -182,6 +182,7 @@ KILLED: dict[str, Write] = {
     "data make sets": data("sets"),
     "data make sealed": data("sealed"),
     "data make cities": data("cities", "--facts", "6"),
+    "data make factless": data("factless", "--facts", "6"),
     "data make swapped": data("swapped", given=["berglund"]),
     "data make strangers": data("strangers", given=["berglund"]),
     "data make passages": data("passages", "--vocab", "300", given=["passages.jsonl"]),

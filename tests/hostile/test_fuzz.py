@@ -125,6 +125,7 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
         "data make passages": ["data", "make", "passages", data, str(out)],
         "data make swapped": ["data", "make", "swapped", data, str(out)],
         "data make strangers": ["data", "make", "strangers", data, str(out)],
+        "data make factless": ["data", "make", "factless", str(out), "--facts", "1"],
         "data make cities": ["data", "make", "cities", str(out), "--facts", "1", "--sharing", "1"],
         "data make sealed": ["data", "make", "sealed", str(out), "--people", "2"],
         "data make biographies": ["data", "make", "biographies", str(out),
