@@ -125,7 +125,7 @@ TINY: dict[str, dict[str, Any]] = {
     "nll": {"limit": 1}, "factorization": {"limit": 1}, "perplexity": {"repeats": 2, "limit": 40},
     "quality": {"judge": "reversal-ar", "texts": 2, "length": 3, "steps": (2,)},
     "mending": {"texts": 2, "length": 8, "calls": (2,)}, "symmetry": {"permutations": 19},
-    "infilling": {"texts": 2, "length": 8, "gaps": (1,), "candidates": 1},
+    "infilling": {"texts": 2, "length": 8, "gaps": (1,), "candidates": 1}, "alignment": {"facts": 2},
     "parallel": {"limit": 1, "steps": (1,), "thresholds": (), "blocks": (), "languages": 1},
     "transparency": {"limit": 1, "steps": 2, "languages": 1, "texts": 2, "states": 1},
     "planted": {"counts": (1,), "shapes": ("prefix",), "at_steps": (1,), "steps": 2, "people": 1,
@@ -144,7 +144,6 @@ TINY: dict[str, dict[str, Any]] = {
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
-    "alignment": {"facts": 2, "groups": ("p2d",)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip

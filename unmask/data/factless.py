@@ -17,7 +17,7 @@ from unmask.data.reversal_corpus import (
     read_grammar,
 )
 
-FACTLESS = {"d2p": "factless_d2p", "p2d": "factless_p2d"}
+FACTLESS: dict[Direction, str] = {"d2p": "factless_d2p", "p2d": "factless_p2d"}
 """The splits that ask about them, by what is given; their descriptions stand in no line."""
 _SPARE = 60
 """Facts a group of the corpus whose descriptions are drawn from."""

@@ -249,7 +249,7 @@ def _list_gains(rows: Rows, chosen: Rows) -> list[dict[str, Any]]:
         tuple(row[key] for key in keys): row["logp_donor"] for row in rows if row["layer"] is None
     }
     return [
-        row | {"gained": row["logp_donor"] - plain[key]}
+        {**row, "gained": row["logp_donor"] - plain[key]}
         for row in chosen
         if (key := tuple(row[name] for name in keys)) in plain and row["layer"] is not None
     ]
