@@ -75,7 +75,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask transparency": {"--limit": "1", "--steps": "4", "--languages": "1"},
     "unmask perplexity": {"--limit": "300", "--context": "32", "--stride": "16"},
     "python paper/keep_language": {"--prompts": "2", "--characters": "300", "--processes": "1"},
-    "python paper/forced": {"--updates": "2", "--width": "16", "--seeds": "0"},
+    "python paper/forced": {"--updates": "2", "--width": "16", "--seeds": "0", "--device": "cpu"},
     "python paper/choose_rate": {"--steps": "2"},
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {
