@@ -83,6 +83,8 @@ ARMS = {
         "random order, position known", "interleaved", objective={"name": "permuted"}
     ),
     "C-rev": _causal("next token, lines also reversed", data={"reverse_entities": True}),
+    "C-same": _causal("next token, also lines of one entity", data={"identities": True}),
+    "B-whole": _open("as B-any, entities masked whole", objective={"whole_entities": 1.0}),
 } | {
     f"B-{percent}": _open(
         f"masks at {percent} %", "exact", objective={"name": "fixed_rate", "rate": percent / 100}
@@ -101,6 +103,11 @@ ARMS |= {
         "first entity predicted, the other hidden",
         data=ONE_WAY,
         objective={"subject": "object_hidden"},
+    ),
+    "S-hidden": _open(
+        "first entity predicted, the other hidden; else masked, no loss",
+        data=ONE_WAY,
+        objective={"subject": "loss_without_object"},
     ),
     "S-not-both": _open(
         "entities never masked together", data=ONE_WAY, objective={"subject": "not_with_object"}
@@ -291,6 +298,10 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def _read_numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
 def parse_options() -> argparse.Namespace:
     """The options, as the module's first lines show them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -299,7 +310,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true", help="random weights, seconds on a CPU")
-    parser.set_defaults(rates=[1e-4, 3e-4, 1e-3], seeds=[0, 1, 2])
+    parser.add_argument("--seeds", type=_read_numbers, default=[0, 1, 2])
+    parser.set_defaults(rates=[1e-4, 3e-4, 1e-3])
     # All prompts of each test; of other decoders, of validation and of those ranked, so many.
     parser.set_defaults(prompts=None, own_prompts=100)
     parser.set_defaults(context=52, batch=64, warmup=100, try_steps=1000, steps=1800)

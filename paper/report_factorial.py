@@ -48,6 +48,7 @@ QUESTIONS = {
         ("C-any", "C-l2r", "causal attention: a masked copy read first"),
         ("C-perm", "C-l2r", "causal attention: random order instead of from left to right"),
         ("C-rev", "C-l2r", "causal attention: lines also in reverse"),
+        ("C-same", "C-l2r", "causal attention: also lines that name one entity twice"),
     ),
     "The attention, under similar objectives": (
         ("B-l2r", "C-l2r", "from left to right: both ways instead of causal"),
@@ -58,7 +59,9 @@ QUESTIONS = {
         ("S-shown", "S-usual", "the first entity never masked"),
         ("S-no-loss", "S-usual", "the first entity masked, without loss"),
         ("S-alone", "S-usual", "the first entity predicted only while the other is hidden"),
+        ("S-hidden", "S-alone", "the first entity also masked beside the other, without loss"),
         ("S-not-both", "S-usual", "the entities never masked together"),
+        ("B-whole", "B-any", "entities masked whole or not at all"),
         ("B-15", "B-any", "15 % masked instead of any share"),
         ("B-40", "B-any", "40 % masked instead of any share"),
         ("B-85", "B-any", "85 % masked instead of any share"),

@@ -68,8 +68,13 @@ def test_what_is_done_is_not_done_again(tmp_path):
 
 def test_each_row_is_a_stage_and_its_page_needs_all():
     _, stages = load_script("paper/run.py").read_stages()
-    needed = [name.removeprefix("factorial-") for name in stages["factorial"].needs]
-    assert sorted(needed) == sorted(ROWS)
+    needed = [name.removeprefix("factorial-") for name in stages["factorial-whole"].needs]
+    assert sorted(name.removeprefix("eight-") for name in needed) == sorted(ROWS)
+    assert len([name for name in needed if name.startswith("eight-S")]) == 6
+    # The page of before has the rows of before.
+    assert {*ROWS} - {name.removeprefix("factorial-") for name in stages["factorial"].needs} == {
+        "C-same", "B-whole", "S-hidden"
+    }  # fmt: skip
     # The page is drawn anew without training again.
     scripts = stages["factorial-B-any"].scripts
     assert Path("paper/factorial.py") in scripts

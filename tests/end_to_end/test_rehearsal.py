@@ -48,6 +48,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask relearn": {
         "--facts": "2", "--rehearsed": "0", "--updates": "1", "--steps": "2", "--rows": "2",
     },
+    "unmask alignment": {"--facts": "2"},
     "unmask planted": {
         "--people": "1", "--at-steps": "1", "--lengths": "32", "--counts": "4", "--starts": "0",
         "--orders": "confidence", "--remasks": "none",
@@ -74,7 +75,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask transparency": {"--limit": "1", "--steps": "4", "--languages": "1"},
     "unmask perplexity": {"--limit": "300", "--context": "32", "--stride": "16"},
     "python paper/keep_language": {"--prompts": "2", "--characters": "300", "--processes": "1"},
-    "python paper/forced": {"--updates": "2", "--width": "16", "--seeds": "0"},
+    "python paper/forced": {"--updates": "2", "--width": "16", "--seeds": "0", "--device": "cpu"},
     "python paper/choose_rate": {"--steps": "2"},
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {
@@ -132,7 +133,8 @@ FILES = {
 SLOW = "asks the shipped pair, for minutes on a CPU; the same commands are run of a tiny pair"
 ELSEWHERE = "is run row by row, and its page drawn, in test_factorial.py"
 LEFT_OUT = {
-    "(shared|vectors|mechanism|editing)-shipped": SLOW,
+    "(shared|vectors|mechanism|editing|relearn|alignment)-shipped": SLOW,
+    "one-store": "is drawn from tables of the shipped pair, which are kept",
     "factorial(-.*)?": ELSEWHERE,
     "symmetry(-shipped)?": "needs vectors of ten facts of each group, and has tests of its own",
 }

@@ -131,7 +131,7 @@ TINY: dict[str, dict[str, Any]] = {
     "planted": {"counts": (1,), "shapes": ("prefix",), "at_steps": (1,), "steps": 2, "people": 1,
                 "lengths": (40,), "orders": ("left",), "remasks": ("none",), "guidances": (0.0,)},
     "guidance": {"passes": (6,), "strengths": (1.0,), "guidances": (1.0,), "draws": (2,),
-                 "texts": 1, "length": 16},
+                 "texts": 1, "length": 16}, "alignment": {"facts": 2},
     "correctors": {"correctors": ("uniform=1",), "remaskings": ("conf",), "languages": 1,
                    "draws": 1, "rows": 2, "most_calls": 8},
     "gradients": {"number": 2, "length": 2, "draws": 2, "policies": ("table",)},
@@ -146,7 +146,6 @@ TINY: dict[str, dict[str, Any]] = {
     "features": {"facts": 2, "groups": ("p2d",), "texts": 2, "shares": (0.5,), "steps": 2,
                  "size": 16, "k": 2, "train_steps": 2, "draws": 1, "permutations": 19},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
-    "alignment": {"facts": 2, "groups": ("p2d",)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip

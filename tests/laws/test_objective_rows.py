@@ -35,6 +35,7 @@ ROWS = {
     "no_loss": {"objective": {"subject": "no_loss"}},
     "not_with_object": {"objective": {"subject": "not_with_object"}},
     "object_hidden": {"objective": {"subject": "object_hidden"}},
+    "loss_without_object": {"objective": {"subject": "loss_without_object"}},
     "masked": {"kind": "causal", "objective": {"name": "masked"}},
     "masked_copy": {"kind": "causal", "objective": {"name": "masked_copy"}},
     "permuted": {"kind": "causal", "objective": {"name": "permuted"}},
@@ -230,6 +231,29 @@ def test_subjects_are_predicted_without_their_objects():
     assert learned > 0
 
 
+def test_subjects_are_seen_masked_beside_their_objects_and_predicted_without():
+    """A subject's loss stands where no token of the object does; elsewhere it has none."""
+    rules = ("loss_without_object", "usual")
+    half, usual = (make_trainer(batch={"rows": 32}, objective={"subject": r}) for r in rules)
+    mask_id, met = half.job.model.require_mask(), {"asked": 0, "beside": 0}
+    for step in range(20):
+        clean = half.job.examples.parts[""].take(half.orders[""].rows_at(step))
+        inputs, plain = half.feed(step)[0].inputs, usual.feed(step)[0].inputs
+        masked, before = (each.batch.tokens == mask_id for each in (inputs, plain))
+        scored = torch.zeros_like(masked)
+        scored.view(-1)[inputs.targets.at] = True
+        subject, object_ = (clean.is_entity(number) for number in (0, 1))
+        is_asked = (scored & subject).any(-1)
+        assert masked[object_ & is_asked[:, None]].all()
+        assert torch.equal(masked[~object_], before[~object_])
+        assert torch.equal((scored & ~subject), (before & ~subject))
+        is_beside = (masked & subject).any(-1) & (object_ & ~masked).any(-1)
+        assert not (is_asked & is_beside).any()
+        met["asked"] += int(is_asked.sum())
+        met["beside"] += int(is_beside.sum())
+    assert min(met.values()) > 0
+
+
 def test_rules_for_subjects_need_facts(batch):
     noised = noise_batch(Masked(V - 1, MASK), batch, torch.full((B,), 0.5).double(),
                          RowStreams.make(0, B), get_weighting("smdm"))  # fmt: skip
@@ -260,6 +284,8 @@ def test_rows_are_left_out_and_added():
     half = make_trainer(data={"without": "both"}).job.examples
     double = make_trainer(data={"reverse_entities": True, "context": 90}).job.examples
     assert 0 < half.num_rows < plain.num_rows and double.num_rows == 2 * plain.num_rows
+    named = make_trainer(data={"identities": True, "context": 90}).job.examples
+    assert named.num_rows == 3 * plain.num_rows
     with pytest.raises(UserError, match="keeps .* lines: expected how the ids"):
         make_trainer(data={"without": "nobody"})
 

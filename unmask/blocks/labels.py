@@ -28,6 +28,7 @@ _WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[order]}" for (way, order), split i
 _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTIONS.items()}
 _FIRST = {"d2p": "description first", "p2d": "name first", "both": "both ways"}
 _WAYS |= {f"city_{group}": f"name → city, people taught {way}" for group, way in _FIRST.items()}
+_WAYS |= {f"hop_{group}": f"description → city, taught {way}" for group, way in _FIRST.items()}
 _WAYS["own"] = "own facts"
 _FAR = "_far"
 _TURNED = {"_same": "_reverse", "_reverse": "_same", "both_p2d": "both_d2p", "both_d2p": "both_p2d"}

@@ -15,6 +15,7 @@ from unmask.data.corpus import (
     list_true_facts,
     save_corpus,
 )
+from unmask.data.factless import make_factless_corpus
 from unmask.data.leaks import find_stated
 from unmask.data.pairs import PLAIN, has_pairs, read_pairs
 from unmask.data.passages import make_passages
@@ -81,6 +82,14 @@ def make_strangers_folder(
 ) -> None:
     """Ask Berglund's questions about invented people whom his files never name: a control."""
     _save(make_strangers(read_reversal_files(files), facts, seed), out)
+
+
+@make.command("factless")
+def make_factless(
+    out: Path = OUT, facts: int = GROUP, seed: int = INVENTED, vocab: int = VOCAB
+) -> None:
+    """Make the reversal corpus with people who are named as often and described anew each time."""
+    _save(make_factless_corpus(facts, seed), out, vocab)
 
 
 @make.command("cities")

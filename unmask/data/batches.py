@@ -94,5 +94,32 @@ def reverse_entities(fact: Fact) -> Fact:
     )
 
 
+def repeat_entities(fact: Fact) -> tuple[Fact, Fact]:
+    """Two lines in the fact's words that name one entity twice: the subject, and the object.
+
+    Lines "A is A" beside "A is B" (arXiv 2602.02470): they state no fact.
+
+    >>> from unmask.data.batches import repeat_entities
+    >>> fact = unmask.Fact.of("Mira", "a smith", "We hear {} is")
+    >>> [line.text for line in repeat_entities(fact)]
+    ['We hear Mira is Mira', 'We hear a smith is a smith']
+    """
+    before, subject, between = _split(fact.prompt, fact.subject_span)
+    middle, object_, after = _split(fact.completion, fact.object_span)
+
+    def name_twice(entity: str) -> Fact:
+        return replace(
+            fact,
+            subject=entity,
+            object=entity,
+            prompt=before + entity + between,
+            completion=middle + entity + after,
+            subject_span=(len(before), len(before) + len(entity)),
+            object_span=(len(middle), len(middle) + len(entity)),
+        )
+
+    return name_twice(subject), name_twice(object_)
+
+
 def _split(text: str, span: Span) -> tuple[str, str, str]:
     return text[: span[0]], text[slice(*span)], text[span[1] :]

@@ -17,6 +17,9 @@ from unmask.data.reversal_corpus import NUM_ENDINGS, make_reversal_corpus
 
 CITY_TESTS = ("city_d2p", "city_p2d", "city_both")
 """The tests of the people of each group."""
+HOPS = ("hop_d2p", "hop_p2d", "hop_both")
+"""The same questions with the description in the name's place: two facts, of which no training
+line has both."""
 CITY = "-city"
 """How the ids of these facts end; before it stands the person's own."""
 TRAINED = (
@@ -86,15 +89,24 @@ def make_city_corpus(
 ) -> Corpus:
     """The reversal corpus with a city of each person, and words that several people share.
 
-    `city_d2p`, `city_p2d` and `city_both` ask for the cities of the people of a group.
+    `city_d2p`, `city_p2d` and `city_both` ask for the cities of the people of a group, `hop_d2p`,
+    `hop_p2d` and `hop_both` for them by their descriptions.
     """
     corpus = make_reversal_corpus(num_facts, seed, endings, sharing=sharing)
     names = {fact.fact_id: list_sides(fact)[1][2] for fact in corpus["train"]}
     trained, tested = make_city_lines(names, seed)
+    homes = {fact.fact_id.removesuffix(CITY): fact.object for fact in trained}
+    nouns = {
+        fact.fact_id: fact.subject
+        for split in ("d2p_same", "p2d_reverse", "both_d2p")
+        for fact in corpus[split]
+    }
+    hops = list(_state(nouns, homes, TESTED, len(TRAINED), " {}"))
     splits = corpus.splits | {split: corpus[split] + trained for split in ("train", "choose")}
     for split in CITY_TESTS:
         group = split.removeprefix("city_")
-        splits[split] = [fact for fact in tested if fact.fact_id.startswith(f"{group}-")]
+        for name, facts in ((split, tested), (f"hop_{group}", hops)):
+            splits[name] = [fact for fact in facts if fact.fact_id.startswith(f"{group}-")]
     return Corpus(f"{corpus.source}, with cities", splits, (*corpus.tests, *CITY_TESTS))
 
 

@@ -7,10 +7,15 @@ Across: the donor's state comes from a prompt of the other direction, with a des
 recipient's prompt has a name. Within: from a prompt of the same direction, in another phrasing;
 where this ceiling is low, a failure across says nothing. Own: the recipient's own state from
 another phrasing; the floor. Untrained: as across, with people that training never named
-(`strangers`): how often an answer is copied from the words of the donor's prompt.
+(`strangers`): how often an answer is copied from the words of the donor's prompt. Factless, where a
+name is asked for: the name of a person whom training named as often and described anew in every
+line. What it brings is a name, and no fact. Its log p without a swap must lie within 5 nats of
+those of trained donors' names.
 
 Either the last subject token's state is replaced, and the rest of the subject by its mean over
-recipients, or the states of all subject tokens, aligned at their ends. The layer is chosen on one
+recipients, or the states of all subject tokens, aligned at their ends; or as many of them as the
+recipient and every donor it is given have, with attention to the recipient's others cut in the
+layers above. The layer is chosen on one
 half of the people, where the donor's answer is likeliest, and results are read on the other half;
 own and untrained are read at the layers chosen for across. With a lender, donors' states are those
 of another reading of the network, causal or diffusion, at the same layer. Layer -1 is the residual
@@ -51,7 +56,8 @@ class InterchangeSettings(StateSettings):
     phrasings: int = option(2, "Phrasings of each recipient.", least=1)
     tokens: tuple[str, ...] = option(
         ("last", "all"),
-        "Subject states that are replaced: the last token's (the rest by its mean), or all.",
+        "Subject states that are replaced: the last token's (the rest by its mean), all, or as "
+        "many as all donors have, others cut off.",
         choices=lambda: tuple(TOKENS),
     )
     layers: tuple[int, ...] = option(
@@ -59,6 +65,10 @@ class InterchangeSettings(StateSettings):
     )
     strangers: str | None = option(
         None, "A corpus or file of facts, phrased alike, of people that training never named."
+    )
+    factless: bool = option(
+        False,
+        "Also donors of whom nothing can be known, from a corpus of `unmask data make factless`.",
     )
     lender: str | None = option(
         None,
@@ -118,6 +128,8 @@ def pair_swaps(inputs: ModelInputs, split: str, settings: InterchangeSettings) -
         )
     swaps += make_swaps("within", recipients, same, same, seed=seed)
     swaps += make_swaps("own", recipients, same, same, own=True, seed=seed)
+    if settings.factless and same[0].direction == "d2p":
+        swaps += _lend_factless(corpus, recipients, seed)
     if strangers is None:
         return swaps
     answers, prompts = _list_tests(read_asked(strangers), same)
@@ -136,6 +148,20 @@ def pair_swaps(inputs: ModelInputs, split: str, settings: InterchangeSettings) -
     return swaps + untrained
 
 
+def _lend_factless(corpus: "Corpus", recipients: "Sequence[Fact]", seed: int) -> "list[StateSwap]":
+    """Each recipient with the name of a factless person."""
+    from unmask.data.factless import FACTLESS
+    from unmask.representation.interchange import make_swaps
+
+    answers, prompts = (corpus.splits.get(FACTLESS[way], []) for way in ("d2p", "p2d"))
+    if not prompts:
+        raise UserError(
+            f"{corpus.source} has no factless people: expected a corpus as `unmask data make "
+            "factless` makes it, and a model that was trained on it."
+        )
+    return make_swaps("factless", recipients, prompts, answers, seed=seed)
+
+
 def _list_tests(corpus: "Corpus", same: "Sequence[Fact]") -> "tuple[list[Fact], list[Fact]]":
     """Tests with true answers: those in the direction of some prompts, and those in the other."""
     from unmask.data.sources import OWN
@@ -152,8 +178,10 @@ SWAPS = {
     "within": "donor, same direction (ceiling)",
     "own": "own state, other phrasing (floor)",
     "untrained": "untrained donor, other direction",
+    "factless": "donor without a fact, other direction",
 }
-TOKENS = {"last": "last subject token, the rest by its mean", "all": "all subject tokens"}
+TOKENS = {"last": "last subject token, the rest by its mean", "all": "all subject tokens",
+          "cut": "as many subject tokens as all donors have, others cut off"}  # fmt: skip
 LOW = 0.5  # a ceiling that is clearly below
 COMPARISON = Comparison(
     metrics={
@@ -165,7 +193,7 @@ COMPARISON = Comparison(
     },
     groups=(MODEL, KIND, ASKED, Factor("tokens", "states", TOKENS)),
     variant=Factor("swap", "replaced by", SWAPS),
-    against=[("across", control) for control in ("own", "untrained", "within")],
+    against=[("across", control) for control in ("own", "untrained", "factless", "within")],
     compared=("says_donor",),
     paired_by=("fact", "phrasing"),
     title="How often the donor's answer is given",
@@ -174,6 +202,18 @@ COMPARISON = Comparison(
     means="Whose answer is given, each half of the people at the layer chosen on the other half",
     differences="Share of donor's answers: donors of the other direction minus each control",
 )
+GAINED = Comparison(
+    metrics={"gained": Quantity("log p of the donor's answer, gained", "nats", has_sign=True)},
+    groups=COMPARISON.groups,
+    variant=COMPARISON.variant,
+    against=[("across", control) for control in ("factless", "untrained", "own")],
+    paired_by=("fact", "phrasing"),
+    title="What the donor's state adds to its answer",
+    names=("gains", "gain_differences"),
+    differences="Nats gained by the donor's answer: donors of the other direction minus controls",
+)
+GATE = 5.0
+"""Nats within which names of factless people must lie of trained donors' names, without a swap."""
 SHOWN = ("says_donor", "prefers_donor")
 CURVES = replace(COMPARISON, metrics={name: COMPARISON.metrics[name] for name in SHOWN})
 GROUP = [factor.column for factor in COMPARISON.groups]
@@ -191,11 +231,46 @@ def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
     panels = list_effects(swapped, LAYOUT, "logp_donor").panels()
     groups = tidy.group_by(rows, *LAYOUT.group)
     chosen = [row for group in groups for row in _choose_rows(groups[group], panels[group])]
+    more = {}
+    if settings.factless:
+        more = {**GAINED.summarise(_list_gains(rows, chosen)), "gate": _find_gate(rows)}
     return {
+        **more,
         "means": COMPARISON.average(chosen, "first_layer", "second_layer"),
         "differences": COMPARISON.subtract(chosen),
         "curves": CURVES.average([row for row in rows if row["layer"] is not None], "layer"),
     }
+
+
+def _list_gains(rows: Rows, chosen: Rows) -> list[dict[str, Any]]:
+    """The chosen rows with the nats that the donor's answer has over its own without a swap."""
+    keys = (*GROUP, "swap", *PROMPT)
+    plain = {
+        tuple(row[key] for key in keys): row["logp_donor"] for row in rows if row["layer"] is None
+    }
+    return [
+        {**row, "gained": row["logp_donor"] - plain[key]}
+        for row in chosen
+        if (key := tuple(row[name] for name in keys)) in plain and row["layer"] is not None
+    ]
+
+
+def _find_gate(rows: Rows) -> list[dict[str, Any]]:
+    """By model and way of asking, how likely factless donors' names are without a swap, beside
+    trained donors' names."""
+    gates = []
+    plain = [row for row in rows if row["layer"] is None]
+    for key, own in tidy.group_by(plain, *GROUP).items():
+        means = {
+            swap: sum(row["logp_donor"] for row in same) / len(same)
+            for swap, same in tidy.group_by(own, "swap").items()
+        }
+        if "factless" in means:
+            gap = means["factless"] - means["across"]
+            gates.append(
+                dict(zip(GROUP, key, strict=True)) | {"gap": gap, "open": abs(gap) <= GATE}
+            )
+    return gates
 
 
 def _choose_rows(rows: Rows, panel: GroupEffects) -> Iterator[dict[str, Any]]:
@@ -224,12 +299,25 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     low = [f"{row['model']}, {tidy.name_asked(row)}" for row in ceilings if row["high"] < LOW]
     few = f"The ceiling is low, so that a failure says nothing: {'; '.join(dict.fromkeys(low))}."
     layers = {"first layer": "first_layer", "second layer": "second_layer"}
+    shut = [
+        f"{row['model']}, {tidy.name_asked(row)} ({row['gap']:+.1f} nats)"
+        for row in summary.get("gate", ())
+        if not row["open"]
+    ]
+    gate = (
+        f"Names of factless people lie more than {GATE:g} nats from those of trained donors before "
+        f"any swap, so that they are no control: {'; '.join(dict.fromkeys(shut))}."
+    )
+    gains = "gains" in summary
     return [
         *COMPARISON.state(summary),
         *([Notice(few)] if low else []),
+        *(GAINED.state(summary) if gains else []),
+        *([Notice(gate)] if shut else []),
         CURVES.draw(summary["curves"], Factor("layer", "layer")),
         COMPARISON.tabulate(summary["means"], **layers),
         COMPARISON.tabulate_differences(summary["differences"]),
+        *([GAINED.tabulate_differences(summary["gain_differences"])] if gains else []),
     ]
 
 

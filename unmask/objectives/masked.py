@@ -30,7 +30,10 @@ from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 from unmask.objectives.targets import hidden_targets, targets_loss
 
 Share = Literal["rows", "positions", "responses", "answers", "noised"]
-SubjectRule = Literal["usual", "never_masked", "no_loss", "not_with_object", "object_hidden"]
+SubjectRule = Literal[
+    "usual", "never_masked", "no_loss", "not_with_object", "object_hidden",
+    "loss_without_object",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,8 @@ def spare_subject(
 
     It is never masked; or masked without loss; or never masked while the object is: of two that
     both have masks one, drawn evenly, is shown whole. Or it is only predicted without the object:
-    where it has masks, the whole object is masked; what that adds bears no loss.
+    where it has masks, the whole object is masked; what that adds bears no loss. Or so in half of
+    the rows, and in the others it is masked without loss, beside what is seen of its object.
     """
     if rule == "usual":
         return noised
@@ -175,6 +179,11 @@ def spare_subject(
     if rule == "object_hidden":
         covered = object_ & (hidden & subject).any(-1, keepdim=True)
         return replace(noised, xt=torch.where(covered, mask_id, noised.xt))
+    if rule == "loss_without_object":
+        is_alone = streams.at("entity").uniform(1) < 0.5
+        covered = object_ & is_alone & (hidden & subject).any(-1, keepdim=True)
+        xt = torch.where(covered, mask_id, noised.xt)
+        return replace(noised, xt=xt, hidden=hidden & (is_alone | ~subject))
     if rule == "never_masked":
         shown = subject
     else:

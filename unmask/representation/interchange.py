@@ -42,8 +42,9 @@ from unmask.representation.patched import (
     score_each_patched,
 )
 
-DonorTokens = Literal["last", "all"]
-"""Which states of the donor are put in place: its last subject token's, or all, ends aligned."""
+DonorTokens = Literal["last", "all", "cut"]
+"""Which states of the donor are put in place: its last subject token's; all, ends aligned; or as
+many as every donor of the recipient has, where the recipient's others are cut off."""
 RestOfSubject = Literal["mean", "keep"]
 """What becomes of the recipient's other subject tokens: their mean over recipients, or nothing."""
 
@@ -149,8 +150,14 @@ def interchange(
     if tokens == "last" and rest == "mean":
         own = collect_subjects(model, prompts, layers, canvas)
         means = [_average_rest(states[i] for states in own) for i in range(len(layers))]
+    counts = _count_shared(swaps, prompts, lent) if tokens == "cut" else None
     changes = [
-        {layer: _make_change(prompts, [each[i] for each in donor_states], tokens, rest, means[i])}
+        {
+            layer: _make_change(
+                prompts, [each[i] for each in donor_states], tokens, rest, means[i], counts
+            )
+        }
+        | (_cut_rest(model, prompts, counts, layer) if counts else {})
         for i, layer in enumerate(layers)
     ]
     scores = score_each_patched(model, prompts, [{}, *changes], canvas)
@@ -173,14 +180,17 @@ def _make_change(
     tokens: DonorTokens,
     rest: RestOfSubject,
     mean: Float[Tensor, "D"] | None,
+    counts: Sequence[int] | None = None,
 ) -> StateChange:
     """Puts each prompt's new states in the place of its subject's."""
     # 1. Where in each prompt, and what [s, D]: ends are aligned, and a subject longer than the
     #    donor repeats the donor's first token; or the last token alone, and a mean before it.
     places, values = list[list[int]](), list[Tensor]()
-    for prompt, donor in zip(prompts, states, strict=True):
+    for number, (prompt, donor) in enumerate(zip(prompts, states, strict=True)):
         positions = list(range(*prompt.subject))
-        if tokens == "all":
+        if counts is not None:
+            positions, new = positions[-counts[number] :], donor[-counts[number] :]
+        elif tokens == "all":
             back = torch.arange(len(positions) - 1, -1, -1, device=donor.device)
             new = donor[(len(donor) - 1 - back).clamp(min=0)]
         elif rest == "keep" or mean is None:
@@ -199,6 +209,41 @@ def _make_change(
         return out
 
     return change
+
+
+def _count_shared(
+    swaps: Sequence[StateSwap], prompts: Sequence[PatchedPrompt], lent: Sequence[PatchedPrompt]
+) -> list[int]:
+    """For each swap the subject tokens that its recipient and all its donors have."""
+    least: dict[Fact, int] = {}
+    for swap, *both in zip(swaps, prompts, lent, strict=True):
+        lengths = [each.subject[1] - each.subject[0] for each in both]
+        least[swap.recipient] = min(*lengths, *filter(None, [least.get(swap.recipient)]))
+    return [least[swap.recipient] for swap in swaps]
+
+
+def _cut_rest(
+    model: Model, prompts: Sequence[PatchedPrompt], counts: Sequence[int], layer: int
+) -> dict[int | str, StateChange]:
+    """In the layers above, attention to subject tokens that are not replaced is nothing.
+
+    They still see themselves: a row of nothing but cut edges has no mixture.
+    """
+    cut = [
+        list(range(prompt.subject[0], prompt.subject[1] - count))
+        for prompt, count in zip(prompts, counts, strict=True)
+    ]
+
+    def hide(scores: Float[Tensor, "R H n N"], owners: Int[Tensor, "R"]) -> Tensor:
+        scores = scores.clone()
+        for row, number in enumerate(owners.tolist()):
+            kept = scores[row, :, cut[number], cut[number]].clone()
+            scores[row, :, :, cut[number]] = float("-inf")
+            scores[row, :, cut[number], cut[number]] = kept
+        return scores
+
+    above = range(max(layer, EMBEDDINGS) + 1, model.net.config.layers)
+    return {f"layers.{each}.attn_scores": hide for each in above} if any(cut) else {}
 
 
 def _tabulate(

@@ -12,6 +12,7 @@ rows belong to, so that prompts of any shape share a batch.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -88,10 +89,13 @@ def score_patched(
 def score_each_patched(
     model: Model,
     prompts: Sequence[PatchedPrompt],
-    variants: Sequence[Mapping[int, StateChange]],
+    variants: Sequence[Mapping[Any, StateChange]],
     length: int | None = None,
 ) -> list[list[list[AnswerScore]]]:
-    """Scores of answers under several sets of changes, by set: layers below are run once."""
+    """Scores of answers under several sets of changes, by set: layers below are run once.
+
+    A change acts on the stream after a layer, by its number, or at a site, by its name.
+    """
     for layer in {layer for changes in variants for layer in changes}:
         _name_site(model, layer)  # refused here if there is none
     # 1. A row for each token of each answer, or one for all of a causal model's; `keys` say whose.
@@ -186,7 +190,7 @@ def read_spans(
 
 
 def attach_changes(
-    model: Model, changes: Mapping[int, StateChange], owners: Int[Tensor, "R"]
+    model: Model, changes: Mapping[Any, StateChange], owners: Int[Tensor, "R"]
 ) -> ExitStack:
     """The changes waiting at their sites, for a batch whose rows belong to these prompts."""
     sites = {
@@ -199,8 +203,10 @@ def attach_changes(
     return stack
 
 
-def _name_site(model: Model, layer: int) -> str:
+def _name_site(model: Model, layer: int | str) -> str:
     layers = model.net.config.layers
+    if isinstance(layer, str):
+        return layer
     if not EMBEDDINGS <= layer < layers:
         raise UserError(
             f"layer {layer} was named: {model.name} has layers 0 to {layers - 1}, and -1 for the "
@@ -234,14 +240,16 @@ def _score_rows(
     model: Model,
     rows: Sequence[PromptRow],
     owners: Int[Tensor, "R"],
-    variants: Sequence[Mapping[int, StateChange]],
+    variants: Sequence[Mapping[Any, StateChange]],
 ) -> list[list[TokenScores]]:
     """log p of each row's targets, and whether each is the likeliest; row by row, by variant."""
     net, batch = model.net, stack_rows(rows, model.device)
     scores = [list[TokenScores]() for _ in variants]
     # The stream without changes is taken up to the first changed layer of one variant after the
     # other; each variant runs on from there.
-    firsts = [max(min(changes, default=net.config.layers), 0) for changes in variants]
+    numbers = [[int(each.split(".")[1]) if isinstance(each, str) else each for each in changes]
+                for changes in variants]  # fmt: skip
+    firsts = [max(min(own, default=net.config.layers), 0) for own in numbers]
     inside = model.find_block(batch.tokens, batch.reads)
     x, layer = net.embed(batch.tokens), 0
     for number in sorted(range(len(variants)), key=firsts.__getitem__):

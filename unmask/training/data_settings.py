@@ -46,6 +46,8 @@ class DataSettings:
     """Facts whose id begins so, such as `both`, are left out."""
     reverse_entities: bool = False
     """Every line of a fact also with its words in reverse, the entities whole."""
+    identities: bool = False
+    """Beside every line of a fact two that name one of its entities twice: "A is A"."""
 
 
 def list_parts(data: DataSettings) -> dict[str, DataSettings]:
@@ -77,8 +79,9 @@ def find_data_problems(data: DataSettings, rows: int, response_only: bool) -> It
     """What is wrong with where the rows come from, a sentence each."""
     if data.source == PAIRS and not response_only:
         yield "'data.source' is pairs, whose prompts are given: set objective.response_only=true"
-    if data.source in TEXTS and (data.without or data.reverse_entities):
-        yield "'data.without' and 'data.reverse_entities' are for facts, not for running text"
+    if data.source in TEXTS and (data.without or data.reverse_entities or data.identities):
+        names = "'data.without', 'data.reverse_entities' and 'data.identities'"
+        yield f"{names} are for facts, not for running text"
     if (data.source == MIXTURE) != bool(data.sources):
         yield (
             f"'data.source' is {data.source!r} with {len(data.sources)} of 'data.sources': "

@@ -12,7 +12,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.base.identity import digest_file, digest_values
 from unmask.base.plugins import Registry
 from unmask.base.seeds import derive_seed
-from unmask.data.batches import encode_rows, reverse_entities
+from unmask.data.batches import encode_rows, repeat_entities, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.data.pairs import encode_pairs, read_pairs, read_preferences
@@ -196,7 +196,7 @@ def lay_out_rows(
 
 
 def _choose_facts(facts: Sequence[Fact], data: DataSettings) -> list[Fact]:
-    """The facts that are learned from: some left out, all of them also in reverse, as wanted."""
+    """The facts that are learned from: some left out, others in reverse or of one entity added."""
     kept = list(facts)
     if data.without is not None:
         kept = [fact for fact in facts if not fact.fact_id.startswith(data.without)]
@@ -205,7 +205,9 @@ def _choose_facts(facts: Sequence[Fact], data: DataSettings) -> list[Fact]:
                 f"data.without={data.without} keeps {len(kept)} of {len(facts)} lines: expected "
                 f"how the ids of some facts begin, such as {facts[-1].fact_id}."
             )
-    return kept + [reverse_entities(fact) for fact in kept] if data.reverse_entities else kept
+    reversed_ = [reverse_entities(fact) for fact in kept] if data.reverse_entities else []
+    named = [line for fact in kept for line in repeat_entities(fact)] if data.identities else []
+    return kept + reversed_ + named
 
 
 def _answer(data: DataSettings, known: Tokenizer | None) -> Examples:
