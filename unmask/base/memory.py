@@ -18,7 +18,7 @@ def watch_memory(device: torch.device) -> Generator[Callable[[], int | None]]:
     elif (refs := Path("/proc/self/clear_refs")).exists():
         refs.write_text("5")  # Linux: count the peak anew from here
         before = _resident_peak()
-        yield lambda: _resident_peak() - before
+        yield lambda: max(0, _resident_peak() - before)
     else:
         yield lambda: None
 

@@ -84,9 +84,9 @@ def describe_speed(speeds: Rows, means: Rows, compare: Comparison) -> Iterator[R
     names = ("model", "sampler", "steps")
     known = {tuple(row[x] for x in names): row for row in speeds if row["metric"] == "speed"}
     points = [
-        {**row, "speed": known[key]["mean"]}
+        {**row, "speed": float(f"{known[key]['mean']:.3g}")}
         for row in means
-        if (key := tuple(row[x] for x in names)) in known
+        if (key := tuple(row[x] for x in names)) in known and known[key]["mean"] > 0
     ]
     costs = tidy.select(points, metric="per_token")
     yield from _state(costs, known)
