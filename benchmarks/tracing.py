@@ -10,8 +10,8 @@ evenly over tokens and layers; the cells that were run are compared with ours.
 
 import argparse
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trace_counts import count_plain_flops, count_trace_flops
 
 from unmask.base.devices import resolve_device, resolve_dtype
+from unmask.base.memory import watch_memory
 from unmask.base.units import format_bytes, format_number
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
@@ -113,27 +114,6 @@ def time_call(call: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-@contextmanager
-def watch_memory(device: torch.device) -> Generator[Callable[[], int | None]]:
-    """A function that tells the bytes held at worst inside the block, beyond those before it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        yield lambda: torch.cuda.max_memory_allocated() - before
-    elif (refs := Path("/proc/self/clear_refs")).exists():
-        refs.write_text("5")  # Linux: count the peak anew from here
-        before = _resident_peak()
-        yield lambda: _resident_peak() - before
-    else:
-        yield lambda: None
-
-
-def _resident_peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def count_flops(call: Callable[[], object], device: torch.device) -> int:

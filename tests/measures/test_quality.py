@@ -1,5 +1,6 @@
 """Quality of texts: against counts by hand."""
 
+import itertools
 import math
 import shutil
 from functools import partial
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
 from tests.conftest import make_model, make_noised
+from tests.measures.asking import show
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Figure, Notice, Table
 from unmask.evaluation.perplexity import score_documents
@@ -61,6 +63,10 @@ def test_each_kind_has_the_samplers_that_differ_for_it():
     assert list_samplers(uniform, names, (2, 4)) == [("temperature=0.5", 2), ("temperature=0.5", 4)]
     assert list_samplers(causal, names, (2, 4)) == [("temperature=0.5", None)]
     assert list_samplers(masked, ["random", "random"], (2, 2)) == [("random", 2)]
+    drafted = ["temperature=0.5", "temperature=0.5;drafts=4"]
+    assert list_samplers(causal, drafted, (2,)) == [(each, None) for each in drafted]
+    for paradigm in (masked, uniform):
+        assert list_samplers(paradigm, drafted, (2,)) == [("temperature=0.5", 2)]
     guided = ["random;guidance=0.5"]
     assert list_samplers(uniform, guided, (2,)) == [("guidance=0.5", 2)]
     assert not list_samplers(causal, guided, (2,))
@@ -97,6 +103,37 @@ def test_texts_are_what_the_judge_scores(judge, texts):
     assert pooled[REAL, "distinct_1"] == pytest.approx(
         len({word for each in words for word in each}) / sum(map(len, words))
     )
+
+
+def test_all_ways_are_timed_in_turn(judge, texts, monkeypatch):
+    """A round by a clock that ticks once a call: what is faster draws more tokens a tick."""
+    ticks, drawn = itertools.count(), []
+
+    def draw(model, prompts, sampler, steps, *_):
+        drawn.append((sampler, steps, len(prompts)))
+        for _ in range((steps or 4) - 1):
+            next(ticks)
+        return [DrawnText("The caves", [1, 2, 3], steps or 3)] * len(prompts)
+
+    monkeypatch.setattr("unmask.measures.quality_speed.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("unmask.evaluation.quality.draw_texts", draw)
+    models = {"masked": make_model(seed=1), "causal": make_model(causal=True, seed=6)}
+    result = QUALITY(models, data=texts, judge=judge, rounds=3, batch=2, **SMALL)
+    ways = [("random", 2), ("random", 4), ("temperature=1", None)]
+    ways += [("confidence", 2), ("confidence", 4)]
+    timed = [drawn[i : i + 5] for i in range(0, 20, 5)]
+    assert all({(a, b) for a, b, _ in each} == {*ways} for each in timed)
+    assert {size for each in timed for *_, size in each} == {2}
+    assert len({each[0] for each in timed}) == 4, "nobody always follows the same neighbour"
+    rows = result.tables["speed"].to_pylist()
+    assert len(rows) == 3 * 5 and {row["fact"] for row in rows} == {"1", "2", "3"}
+    for row in rows:
+        assert row["seconds"] == (row["steps"] or 4) and row["speed"] == 6 / row["seconds"]
+    section = show(result)
+    assert "causal, token by token, draws 2 [2, 2] tokens a second" in section
+    assert "Of 4 ways of drawing by diffusion 2 are faster, and 0 of these cost less" in section
+    names = [each.name for each in result.section.walk() if isinstance(each, Figure)]
+    assert names == ["by speed", "means"]
 
 
 def test_another_judge_in_the_same_folder_is_another_run(texts, tmp_path):

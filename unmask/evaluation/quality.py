@@ -28,6 +28,8 @@ _SHARED = ("temperature", "top_k", "top_p", "stochastic", "guidance")
 """Settings that models which do not fill masks read as well, guidance but some."""
 _MASKED_ONLY = ("remask", "corrector", "classifier", "rates")
 """Settings without which a sampler would be another one: it is left out for other models."""
+_CAUSAL_ONLY = ("drafts",)
+"""Settings that only models read which write from left to right."""
 _SET_FOR_ALL = ("steps", "length", "seed", "keep_states", "watch")
 """Settings of `unmask.Sampling` that all samplers of a comparison share."""
 
@@ -74,6 +76,10 @@ def list_samplers(
     lack guidance.
     """
     has_steps = paradigm.has_steps
+    if has_steps:
+        samplers = [
+            x for x in samplers if not any(parse_sampler(x).get(key) for key in _CAUSAL_ONLY)
+        ]
     if not paradigm.fills_masks:
         kept = []
         for text in samplers:
@@ -82,7 +88,8 @@ def list_samplers(
             lacking = _MASKED_ONLY if guides else (*_MASKED_ONLY, "guidance")
             if any(settings.get(key) for key in lacking):
                 continue
-            own = {key: value for key, value in settings.items() if key in _SHARED}
+            shared = _SHARED if has_steps else (*_SHARED, *_CAUSAL_ONLY)
+            own = {key: value for key, value in settings.items() if key in shared}
             kept.append(";".join(f"{key}={value}" for key, value in own.items()) or "temperature=1")
         samplers = kept
     pairs = [(each, number) for each in samplers for number in (steps if has_steps else [None])]
@@ -138,7 +145,8 @@ def draw_texts(
             if ids == opening:
                 text = tokenizer.decode(tokens)
             calls = passes * drawn.calls
-            flops = count_drawing_flops(model, length, len(ids), calls)
+            drafts = "drafts" in settings
+            flops = count_drawing_flops(model, length, len(ids), calls, drafts)
             texts.append(DrawnText(text, tokens, calls, flops))
         return texts
 
@@ -154,15 +162,17 @@ def take_texts(model: Model, documents: Sequence[str], length: int) -> list[Draw
     return [DrawnText(tokenizer.decode(ids), ids, 0) for ids in rows]
 
 
-def count_drawing_flops(model: Model, length: int, prompt: int, calls: int) -> int:
+def count_drawing_flops(
+    model: Model, length: int, prompt: int, calls: int, drafts: bool = False
+) -> int:
     """Operations of the calls that draw one text of that length after that many tokens.
 
     Passes are counted whole, with the head at every position: a sampler that keeps keys and values
     from step to step, or reads masks alone, takes fewer. A causal model keeps them anyway, and runs
-    each position once.
+    each position once, unless it verifies drafts.
     """
     config = model.net.config
-    if model.paradigm.has_steps:
+    if model.paradigm.has_steps or drafts:
         return calls * count_flops(config, length)
     return count_flops(config, prompt + calls - 1, calls)
 

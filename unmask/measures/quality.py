@@ -10,6 +10,10 @@ of operations: passes are counted whole, so that samplers which read less than t
 each take fewer. Real text of the same length is the control. 95 % intervals are by text and
 training seed: that of perplexity is the exponential of the ratio's, that of distinct-n for other
 sets of as many texts (jackknife).
+
+With rounds, all models and samplers draw a batch each in turn, and are timed: tokens a second, up
+to the end of each text, and memory beyond the weights, with 95 % intervals by round. Only that of a
+machine that does nothing else says how fast they are.
 """
 
 import math
@@ -25,6 +29,7 @@ from unmask.evaluation.statistics import Interval, estimate_mean
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.quality_judge import judge_kinship, say_kinship
+from unmask.measures.quality_speed import SPEED, TimedWay, describe_speed, time_ways
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
 from unmask.measures.texts import OWN
@@ -81,6 +86,10 @@ class QualitySettings(MachineSettings):
         "Samplers: an order, and further settings after semicolons, such as "
         "random;temperature=0.8;remask=cap=0.05.",
     )
+    rounds: int = option(
+        0, "Rounds in which every model and sampler is timed, one batch each; 0: none.", least=0
+    )
+    batch: int = option(8, "Texts of a batch that is timed.", least=1)
     control: bool = option(True, "Also score real text of the same length, as a control.")
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
@@ -139,7 +148,9 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
     judge = cache(partial(load, settings.judge, inputs.device, settings.dtype))
     kinship = judge_kinship(inputs, settings.judge, digest_model(settings.judge))
     own = {
-        family.name: quality.list_samplers(family.paradigm, settings.samplers, settings.steps)
+        family.name: quality.list_samplers(
+            family.paradigm, _choose_samplers(family, settings), settings.steps
+        )
         for family in inputs.families
     }
     if lacking := [name for name, pairs in own.items() if not pairs]:
@@ -158,17 +169,48 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
             drawn = quality.draw_texts(model, prompts, sampler, steps, length, settings.seed)
         return {"quality": [columns | row for row in quality.assess_texts(list(drawn), judge())]}
 
+    def time_all() -> Mapping[str, Rows]:
+        ways = [
+            TimedWay(member.columns, model, sampler, steps)
+            for member in first
+            for model in [inputs.load(member)]
+            for sampler, steps in own[member.family.name]
+        ]
+        prompts = [" ".join(text.split()[: settings.words]) for text in inputs.data]
+        prompts = [prompts[i % len(prompts)] for i in range(settings.batch)]
+        more = (settings.length, settings.rounds, settings.seed)
+        return {"speed": list(time_ways(ways, prompts, *more))}
+
+    first = [member for member in inputs.members() if member.seed == 0]
+    if settings.rounds:
+        yield Job("speed", time_all, cost=settings.rounds)
     for member in inputs.members():
         control = [(REAL, None)] if settings.control else []
         for sampler, steps in [*control, *own[member.family.name]]:
             yield Job(f"{member.key}-{sampler}-{steps}", partial(work, member, sampler, steps))
 
 
+def _choose_samplers(family: Any, settings: QualitySettings) -> list[str]:
+    """The samplers, those with drafts only for the causal reading of a network that has both."""
+    from unmask.evaluation.quality import parse_sampler
+    from unmask.net.readings import split_reading
+
+    if all(split_reading(str(place))[1] for place in family.places):
+        return list(settings.samplers)
+    return [text for text in settings.samplers if "drafts" not in parse_sampler(text)]
+
+
 def summarise(tables: Tables, settings: QualitySettings) -> Summary:
     """Means by model, sampler and steps; values of all texts together; whose kin the judge is."""
     rows = list(_average_calls(tables["quality"].to_pylist()))
     means = COMPARISON.average(rows, "steps", "calls")
-    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_join_kinship(rows))}
+    timed = tables["speed"].to_pylist() if "speed" in tables else []
+    return {
+        "means": means,
+        "texts": list(pool_rows(rows)),
+        "judged": list(_join_kinship(rows)),
+        "speed": SPEED.average(timed, "steps"),
+    }
 
 
 def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -265,7 +307,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     if len({round(row["mean"], 6) for row in tidy.select(costs, sampler=REAL)}) == 1:
         rows = [{**row, "model": "–"} if row["sampler"] == REAL else row for row in rows]
     table = TABLE.tabulate(rows, steps="steps", **{"network calls": "calls"})
-    return [blocks.Text(text), *figures, table]
+    speed = describe_speed(summary["speed"], drawn, COMPARISON)
+    return [blocks.Text(text), *speed, *figures, table]
 
 
 MEASURE = Measure(
@@ -273,7 +316,7 @@ MEASURE = Measure(
     title="Quality and variety of sampled texts",
     help="How likely a judge finds texts and how varied they are, by sampler and network calls.",
     settings=QualitySettings,
-    tables={"quality": "quality/3"},
+    tables={"quality": "quality/3", "speed": "speed/1"},
     inputs=ModelsAndData(
         _read,
         "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz or .zst); "

@@ -152,6 +152,6 @@ def list_opaque_depths(
     for way in sorted(ways, key=lambda way: way != own):
         for carried, taken, passes in ways[way]:
             yield {
-                "carried": carried, "is_own": way == own, "steps": taken, "pass": depth,
+                "carried": carried, "steps": taken, "pass": depth,
                 "opaque": passes * depth, "whole": taken * depth,
             }  # fmt: skip

@@ -20,6 +20,8 @@ WIDTHS = {"lines": 2.5, "dots": 3.0, "heatmap": 2.3, "unmasking": 6.4}
 SIGNS_PER_INCH = 13.5
 TEXT_SIGNS = int(WIDTHS["unmasking"] * 13.5)
 """Signs of fixed width in a line of a text that is un-masked."""
+MOST_TICKS = 12
+"""Values of a logarithmic axis that each have a tick; more are measured ones."""
 MOST_SIGNS = 44
 """The longest label at the side."""
 HEIGHT_SIGNS = 20
@@ -105,6 +107,10 @@ class Painter:
         if self.figure.is_log2:
             axis.set_xscale("log", base=2)
             axis.minorticks_off()
+            # Of many measured values powers of two are named instead.
+            if len(places) > MOST_TICKS and places[0] > 0:
+                first, last = np.ceil(np.log2(places[0])), np.floor(np.log2(places[-1]))
+                places = [2.0**i for i in np.arange(first, last + 1)] or places[:1]
         if self.figure.is_log2 or len(places) <= 8:
             scaled = np.log2(places) if self.figure.is_log2 else np.array(places)
             axis.set_xticks(places, self._fit_ticks([format_tick(x) for x in places], scaled))

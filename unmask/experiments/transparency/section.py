@@ -196,12 +196,14 @@ def _state_depths(rows: Rows) -> Iterator[Text]:
         first, deepest = own[0], max(own, key=lambda row: row["opaque"])
         times = first["opaque"] // first["pass"]
         depth = "the depth of one pass" if times == 1 else f"that of {times} passes"
-        yield Text(
+        text = (
             f"A pass of {model} has a serial depth of {first['pass']:,}. In {first['steps']} steps "
             f"{first['opaque']:,} of {first['whole']:,} stay opaque, {depth}, since "
-            f"{first['carried']} go from step to step. Were {deepest['carried']} carried, it would "
-            f"be {deepest['opaque']:,}."
+            f"{first['carried']} go from step to step."
         )
+        if deepest["opaque"] > first["opaque"]:
+            text += f" Were {deepest['carried']} carried, it would be {deepest['opaque']:,}."
+        yield Text(text)
 
 
 def _draw_doses(rows: Rows) -> Figure:
@@ -229,10 +231,11 @@ def _tabulate_depths(rows: Rows) -> ReportBlock:
     columns: dict[Any, tidy.Get] = {
         "model": "model",
         "carried from step to step": "carried",
-        "its own way": lambda row: "yes" if row["is_own"] else "no",
         "steps": "steps",
         "a pass": "pass",
         "opaque": "opaque",
         "all steps": "whole",
     }
-    return tidy.tabulate("depth", "Serial depth, in operations", rows, columns)
+    return tidy.tabulate(
+        "depth", "Serial depth, in operations; the model's own way comes first", rows, columns
+    )

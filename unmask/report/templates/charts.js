@@ -107,7 +107,8 @@ const Charts = (() => {
     entitle(data, entries);
     const layout = lay(panels, arrange(panels, panels.map(() => 160), width, 220), width, (panel, box) => {
       const all = [...new Set(panel.lines.flatMap((line) => line.x))].sort((a, b) => a - b);
-      const ticks = all.length > 8 && !figure.is_log2 ? {} : { tickvals: all, ticktext: all.map(String) };
+      const powers = figure.is_log2 && all.length > 12 ? { tick0: 0, dtick: Math.log10(2) } : null;
+      const ticks = powers ?? (all.length > 8 && !figure.is_log2 ? {} : { tickvals: all, ticktext: all.map(String) });
       return {
         xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, type: figure.is_log2 ? "log" : "linear", ...ticks, ...(panel === panels[0] ? {} : { matches: "x" }) },
         yaxis: { title: box.column ? undefined : { text: wrap(figure.ylabel, 22), standoff: 8 }, range },
