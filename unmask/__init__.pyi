@@ -76,6 +76,7 @@ from unmask.measures import (
     trace as _trace,
 )
 from unmask.experiments.bench import measure as _bench
+from unmask.experiments.circuit import measure as _circuit
 from unmask.experiments.correctors import measure as _correctors
 from unmask.experiments.gradients import measure as _gradients
 from unmask.experiments.guidance import measure as _guidance
@@ -91,6 +92,7 @@ __version__: str
 
 alignment = _alignment.MEASURE
 bench = _bench.MEASURE
+circuit = _circuit.MEASURE
 correctors = _correctors.MEASURE
 erasure = _erasure.MEASURE
 factorization = _factorization.MEASURE

@@ -37,6 +37,7 @@ SMALLER = {
     "relearn": "--facts 2 --rehearsed 0 --phrasings 1 --groups d2p --updates 1 --steps 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
     "bench": "--methods lens,attention --mechanisms decoy --forms 1",
+    "circuit": "--facts 1 --splits d2p_same --known 0 --edges 0.001 --strongest 0.001 --points 1",
     "gradients": "--number 2 --tokens 2 --length 2 --scales 1 --each 1 --draws 2",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
@@ -50,16 +51,8 @@ SMALLER = {
 """What makes a command of the list short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
-LONG |= {
-    "alignment",
-    "quality",
-    "mending",
-    "infilling",
-    "relearn",
-    "parallel",
-    "transparency",
-    "gradients",
-}
+LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
+LONG |= {"alignment", "circuit"}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

@@ -61,6 +61,10 @@ ALWAYS: dict[str, dict[str, str]] = {
     },
     "unmask correctors": {"--languages": "1", "--draws": "2", "--rows": "4", "--most-calls": "8"},
     "unmask gradients": {"--number": "2", "--tokens": "2", "--length": "2", "--draws": "2"},
+    "unmask circuit": {
+        "--facts": "2", "--known": "0", "--edges": "0.001", "--strongest": "0.001",
+        "--points": "1", "--neurons": "1", "--steps": "4",
+    },
     "unmask bench": {"--methods": "lens,interchange", "--forms": "1"},
     "unmask quality": {"--texts": "2", "--steps": "2,4", "--length": "32"},
     "unmask mending": {"--texts": "2", "--calls": "2,4", "--length": "32"},

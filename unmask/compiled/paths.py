@@ -14,7 +14,7 @@ from unmask.compiled.truth import AnswerStep, list_steps
 
 Path = tuple[int, int, int, int]
 """The component that reads and its position, the one that is read and its position."""
-Parts = list[Standing]
+PartStates = list[Standing]
 """What each component wrote at each position; of the last one, the logits, what they read."""
 
 
@@ -25,23 +25,23 @@ def list_needed_paths(compiled: Compiled, verb: int = 0) -> dict[int, set[Path]]
     for alike in zip(*list_steps(compiled, verb), strict=True):
         runs = [run_parts(program, heads, step) for step in alike]
         words = [_read_word(step, run) for step, run in zip(alike, runs, strict=True)]
-        found = needed.setdefault(alike[0].step, set())
+        at_step = needed.setdefault(alike[0].step, set())
         for number, step in enumerate(alike):
             later = [*range(number + 1, len(alike)), *range(number)]
             other = next((i for i in later if words[i] != words[number]), None)
             if other is not None:
-                found |= {*_find_needed(program, heads, step, runs[number], runs[other])}
+                at_step |= {*_find_needed(program, heads, step, runs[number], runs[other])}
     return needed
 
 
-def run_parts(program: Program, heads: int, step: AnswerStep) -> Parts:
+def run_parts(program: Program, heads: int, step: AnswerStep) -> PartStates:
     """A question, component by component."""
     return _go_on(program, heads, [embed(program, step.tokens)])
 
 
 def exchange_path(
-    program: Program, heads: int, own: Parts, other: Parts, path: Path
-) -> Parts | None:
+    program: Program, heads: int, own: PartStates, other: PartStates, path: Path
+) -> PartStates | None:
     """A question in which one reader alone reads another question's values; None where that
     changes nothing that it writes."""
     reader, at, read, place = path
@@ -54,7 +54,7 @@ def exchange_path(
     return _go_on(program, heads, [*own[:reader], made])
 
 
-def _go_on(program: Program, heads: int, parts: Parts) -> Parts:
+def _go_on(program: Program, heads: int, parts: PartStates) -> PartStates:
     """All parts, those that follow from what stands so far included."""
     for number in range(len(parts), len(program.layers) * (heads + 1) + 2):
         parts.append(_make_part(program, heads, number, parts))
@@ -79,7 +79,7 @@ def _make_part(program: Program, heads: int, number: int, parts: Sequence[Standi
 
 
 def _find_needed(
-    program: Program, heads: int, step: AnswerStep, own: Parts, other: Parts
+    program: Program, heads: int, step: AnswerStep, own: PartStates, other: PartStates
 ) -> Iterator[Path]:
     """The edges that carry something else in the other question, and change the word."""
     at, length, last = step.readers[step.step - 1], len(step.tokens), len(own) - 1
@@ -101,7 +101,7 @@ def _find_needed(
                         yield path
 
 
-def _read_word(step: AnswerStep, parts: Parts) -> int | None:
+def _read_word(step: AnswerStep, parts: PartStates) -> int | None:
     """The next word of the answer."""
     return parts[-1][step.readers[step.step - 1]].get(OUT)
 

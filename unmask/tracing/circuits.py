@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 256
 ROLES = ("before", "first", "middle", "last", "further", "committed", "answer", "masks", "written")
 """Prompt before the subject, the subject's tokens, the rest of the prompt, tokens of the answer
 that stand already, the positions that predict, other masks and other tokens that are written."""
-EdgeScores = Float[Tensor, "C+1 R C R"]
+EdgeScores = Float[Tensor, "V R C R"]
 """By the reading component (the last one: the logits) and its role, and the component that is read
 and its role; NaN where there is no edge, or none was asked for."""
 
@@ -65,7 +65,7 @@ class Contrast:
         at, words, foils = (
             torch.tensor(each, device=x.device) for each in (self.reads, self.words, self.foils)
         )
-        logits = self.model.net.unembed(x, at).float()  # [B, A, V]
+        logits = self.model.net.unembed(x, at).double()  # [B, A, V]
         rows = torch.arange(len(at), device=x.device)
         return (logits[:, rows, words] - logits[:, rows, foils]).mean(-1)
 
@@ -132,7 +132,7 @@ class Wiring:
         return self.role_at == torch.arange(len(self.names), device=self.role_at.device)[:, None]
 
     @cached_property
-    def edges(self) -> Bool[Tensor, "C+1 R C R"]:
+    def edges(self) -> Bool[Tensor, "V R C R"]:
         """Which edges there are.
 
         Heads read every role that they see; MLPs and logits their own position alone.
@@ -175,7 +175,7 @@ class Wiring:
     @torch.inference_mode()
     def measure_nodes(self) -> Float[Tensor, "C R"]:
         """What the answer loses where everything reads a node's value of the other question."""
-        lost = torch.zeros(self.count, len(self.names))
+        lost = torch.zeros(self.count, len(self.names), dtype=torch.float64)
         for number, component in enumerate(self.components[:-1]):
             change = -self.changes[number] * self.in_role[..., None].to(self.changes)  # [R, L, D]
             layer = component.layer
@@ -187,15 +187,15 @@ class Wiring:
         return lost
 
     @torch.inference_mode()
-    def measure_edges(self, chosen: Bool[Tensor, "C+1 R C R"] | None = None) -> EdgeScores:
+    def measure_edges(self, chosen: Bool[Tensor, "V R C R"] | None = None) -> EdgeScores:
         """What the answer loses where one reader reads a node's value of the other question."""
         chosen = self.edges if chosen is None else chosen & self.edges
-        lost = torch.full(chosen.shape, torch.nan)
+        lost = torch.full(chosen.shape, torch.nan, dtype=torch.float64)
         for places, ends in self._run_edges(chosen):
             lost[places.unbind(1)] = self.ends()[0] - ends.cpu()
         return lost
 
-    def _run_edges(self, chosen: Bool[Tensor, "C+1 R C R"]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _run_edges(self, chosen: Bool[Tensor, "V R C R"]) -> Iterator[tuple[Tensor, Tensor]]:
         """The places [E, 4] of edges that are exchanged, each alone, and the metric then [E]."""
         record, clean = self.record, self.ends()[0]
         for layer in range(self.layers):
@@ -210,11 +210,14 @@ class Wiring:
                 own = here[:, :, part[:, 0], part[:, 1]].nonzero()  # [E, (h, q, n)]
                 for edges in own.split(ROWS_AT_ONCE):
                     heads, roles, rows = edges.unbind(1)
-                    kept = self.in_role[roles][:, :, None, None] & torch.eye(
-                        self.heads, dtype=torch.bool, device=z.device
-                    )[heads][:, None, :, None]
+                    kept = (
+                        self.in_role[roles][:, :, None, None]
+                        & torch.eye(self.heads, dtype=torch.bool, device=z.device)[heads][
+                            :, None, :, None
+                        ]
+                    )
                     change = moved[rows] * kept
-                    ends = torch.full((len(edges),), clean, device=z.device)
+                    ends = torch.full((len(edges),), clean, dtype=torch.float64, device=z.device)
                     is_moved = change.flatten(1).any(1)
                     if is_moved.any():
                         attn = block.attn_out(record.attn_z[layer][:1] + change[is_moved])
@@ -225,7 +228,7 @@ class Wiring:
         yield from self._run_own(self.count, chosen)
 
     def _run_own(
-        self, number: int, chosen: Bool[Tensor, "C+1 R C R"]
+        self, number: int, chosen: Bool[Tensor, "V R C R"]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Edges of a component that reads its own position: the role read is the reader's."""
         component, record = self.components[number], self.record
@@ -265,11 +268,11 @@ class Wiring:
         return torch.cat([self.contrast.read(self.net.run_layers(part, layer)) for part in parts])
 
     @torch.inference_mode()
-    def run_circuits(self, kept: Bool[Tensor, "N C+1 R C R"]) -> Float[Tensor, "N"]:
+    def run_circuits(self, kept: Bool[Tensor, "N V R C R"]) -> Float[Tensor, "N"]:
         """The metric of circuits: edges that are not kept carry the other question's values."""
         return torch.stack([self._run_circuit(each.to(self.role_at.device)) for each in kept])
 
-    def _run_circuit(self, kept: Bool[Tensor, "C+1 R C R"]) -> Float[Tensor, ""]:
+    def _run_circuit(self, kept: Bool[Tensor, "V R C R"]) -> Float[Tensor, ""]:
         record, role_at = self.record, self.role_at
         other, length = [x[1] for x in record.entering], len(role_at)
         positions = torch.arange(length, device=role_at.device)

@@ -35,10 +35,10 @@ def contrast_step(clean: CleanRun, step: int, other: FactTokens) -> Contrast | N
     theirs = {begin + i: t for i, t in enumerate(other.ids[slice(*other.object)])}
     # 1. What this step commits, where the answers differ, and the rows that predict it.
     now = [at for at in clean.answer if int(clean.committed_at[at]) == step]
-    asked = [at for at in sorted(now) if theirs.get(at, clean.answer[at]) != clean.answer[at]]
-    if not asked:
+    differing = [at for at in sorted(now) if theirs.get(at, clean.answer[at]) != clean.answer[at]]
+    if not differing:
         return None
-    reads = [model.row_of(at) for at in asked]
+    reads = [model.row_of(at) for at in differing]
     # 2. Both canvases: prompts, and of the answers what stands already.
     own = clean.state_at(step).clone()
     if not model.paradigm.sees_later:
@@ -49,7 +49,7 @@ def contrast_step(clean: CleanRun, step: int, other: FactTokens) -> Contrast | N
     for at in committed:
         changed[at] = theirs.get(at, int(own[at]))
     roles = name_roles(clean, reads, committed, own.tolist())
-    words, foils = ([answer[at] for at in asked] for answer in (clean.answer, theirs))
+    words, foils = ([answer[at] for at in differing] for answer in (clean.answer, theirs))
     return Contrast(model, own, changed, tuple(reads), tuple(words), tuple(foils), tuple(roles))
 
 

@@ -21,7 +21,7 @@ POINTS = 5
 
 
 @dataclass(frozen=True)
-class Screen:
+class ScreenScores:
     """Estimated losses of the metric, each as if exchanged alone."""
 
     nodes: Float[Tensor, "C R"]
@@ -29,7 +29,7 @@ class Screen:
     neurons: Float[Tensor, "layers F R"]
 
 
-def screen(wiring: Wiring, method: str, points: int = POINTS) -> Screen:
+def screen(wiring: Wiring, method: str, points: int = POINTS) -> ScreenScores:
     """Every effect estimated by a method, one of `SCREENS`.
 
     Args:
@@ -44,16 +44,16 @@ def screen(wiring: Wiring, method: str, points: int = POINTS) -> Screen:
     # Midpoints of equal pieces of the way; attribution takes the slope where it begins.
     places = [(i + 0.5) / points for i in range(points)] if method == "integrated" else [0.0]
     each = [_screen_at(wiring, place) for place in places]
-    return Screen(
+    return ScreenScores(
         *(torch.stack(own).mean(0) for own in zip(*map(_list_fields, each), strict=True))
     )
 
 
-def _list_fields(one: Screen) -> tuple[Tensor, ...]:
+def _list_fields(one: ScreenScores) -> tuple[Tensor, ...]:
     return one.nodes, one.edges, one.neurons
 
 
-def _screen_at(wiring: Wiring, place: float) -> Screen:
+def _screen_at(wiring: Wiring, place: float) -> ScreenScores:
     """The estimates by the slopes at one point between the embeddings of both questions."""
     layers, heads = wiring.layers, wiring.heads
     changes = wiring.changes.clone()
@@ -67,18 +67,18 @@ def _screen_at(wiring: Wiring, place: float) -> Screen:
     gains = (changes * torch.stack(writes)).sum(-1)  # [C, L]
     # 2. Edges: change · slope of what this reader alone reads, by reader and role.
     shape = wiring.edges.shape
-    edges = torch.zeros(shape)
+    edges = torch.zeros(shape, dtype=torch.float64)
     own = torch.arange(len(wiring.names))
     for layer in range(layers):
         first, number = wiring.first_of(layer), wiring.first_of(layer) + heads
         read = _slope_heads(wiring, layer, slopes)  # [H, R, L, D]
         products = torch.einsum("cld,hqld->hqcl", changes[:first], read)
-        edges[first:number, :, :first] = torch.einsum("hqcl,sl->hqcs", products, in_role).cpu()
+        edges[first:number, :, :first] = torch.einsum("hqcl,sl->hqcs", products, in_role).double()
         upto = wiring.readable(number)
         read = _slope_mlp(wiring, layer, slopes)  # [L, D]
-        by_role = torch.einsum("cld,ld,sl->sc", changes[:upto], read, in_role).cpu()
+        by_role = torch.einsum("cld,ld,sl->sc", changes[:upto], read, in_role).double()
         edges[number, own, :upto, own] = by_role
-    by_role = torch.einsum("cld,ld,sl->sc", changes, slopes["end"], in_role).cpu()
+    by_role = torch.einsum("cld,ld,sl->sc", changes, slopes["end"], in_role).double()
     edges[wiring.count, own, :, own] = by_role
     # 3. Neurons: the change of a key · the slope there.
     with torch.no_grad():
@@ -86,7 +86,7 @@ def _screen_at(wiring: Wiring, place: float) -> Screen:
     keys = torch.stack([(keys[0] - keys[1]) * slopes[f"layers.{layer}.mlp_key"]
                         for layer, keys in enumerate(moved)])  # fmt: skip
     neurons = torch.einsum("nlf,rl->nfr", keys, in_role)
-    return Screen(
+    return ScreenScores(
         torch.einsum("cl,rl->cr", gains, in_role).cpu(),
         edges.masked_fill(~wiring.edges, torch.nan),
         neurons.cpu(),
@@ -110,15 +110,15 @@ def find_slopes(wiring: Wiring, place: float) -> Mapping[str, Float[Tensor, "L _
         wanted = [start, end, *(taken[site] for site in sites)]
         slopes = torch.autograd.grad(metric, wanted, allow_unused=True)
     named = dict(zip(("embed", "end", *sites), zip(wanted, slopes, strict=True), strict=True))
-    found = {
+    by_site = {
         name: (torch.zeros_like(x) if slope is None else slope)[0].detach()
         for name, (x, slope) in named.items()
     }
     for layer in range(wiring.layers):
         x, attn = (taken[f"layers.{layer}.{part}"].detach() for part in ("resid_in", "attn_out"))
-        found[f"x.{layer}"] = x[0]
-        found[f"reads.{layer}"] = net.block(layer).after_attention(x, attn)[0][0]
-    return found
+        by_site[f"x.{layer}"] = x[0]
+        by_site[f"reads.{layer}"] = net.block(layer).after_attention(x, attn)[0][0]
+    return by_site
 
 
 def _slope_heads(
@@ -163,7 +163,7 @@ def measure_neurons(
         groups: (layer, neurons, number of the role) each; neurons of a group are exchanged
             together.
     """
-    lost = torch.zeros(len(groups))
+    lost = torch.zeros(len(groups), dtype=torch.float64)
     for layer in sorted({layer for layer, _, _ in groups}):
         keys, block = _list_keys(wiring, layer), wiring.net.block(layer)
         here = [number for number, group in enumerate(groups) if group[0] == layer]

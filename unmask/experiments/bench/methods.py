@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.base.plugins import Registry
 from unmask.base.seeds import torch_stream
-from unmask.experiments.bench.rewrite import Rewrite
+from unmask.experiments.bench.rewrite import Rewrite, choose_others
 from unmask.experiments.bench.task import EDGES, PARTS, Localisation, PlaceScores
 from unmask.representation.erasure import StateSet, fit_eraser
 from unmask.representation.readout import fit_and_predict
@@ -34,6 +34,8 @@ ASKED_EACH = 4
 """Questions that a method asks which takes them one by one."""
 SAMPLES = 4
 """Noise samples of a trace."""
+POINTS = 8
+"""Points on the way between two questions at which gradients are taken."""
 SHRINKAGE = 0.01
 """How far the covariance that erasers are fitted with is shrunk."""
 SAME = 1e-3
@@ -292,6 +294,28 @@ def attribute_edges(task: Localisation) -> PlaceScores:
     return {EDGES: torch.stack(scores)}
 
 
+def integrate_gradients(task: Localisation) -> PlaceScores:
+    """What exchanging each state would lose of the word's logit against the other question's: its
+    change times the mean slope on the way between both questions' embeddings."""
+    net, others, scores = task.model.net, choose_others(task), task.blank()
+    sites = [site for _, _, site in task.list_sites()]
+    both = torch.stack((task.words, task.words[others]), 1)
+    ends = net.embed(task.tokens), net.embed(task.tokens[others])
+    states, slopes = task.capture(), dict.fromkeys(sites, torch.zeros(()))
+    for place in (torch.arange(POINTS) + 0.5) / POINTS:
+        stream = torch.lerp(*ends, float(place)).requires_grad_()
+        with torch.enable_grad(), net.capture(*sites) as taken:
+            logits = net.unembed(net.run_layers(stream))[:, task.reads].gather(-1, both)
+            total = (logits[:, 0] - logits[:, 1]).sum()
+            here = torch.autograd.grad(total, [taken[site] for site in sites], allow_unused=True)
+        for site, slope in zip(sites, here, strict=True):
+            slopes[site] = slopes[site] + (0.0 if slope is None else slope / POINTS)
+    for part, layer, site in task.list_sites():
+        change = states[site] - states[site][others]
+        scores[part][:, layer] = (change * slopes[site]).sum(-1).mean(0)
+    return scores
+
+
 def draw_scores(task: Localisation) -> PlaceScores:
     """Random numbers: what no method may fall below."""
     stream = torch_stream(0, "random scores", *task.tokens[0].tolist())
@@ -317,6 +341,7 @@ METHODS = Registry[Locator | Callable[[Localisation], PlaceScores]](
         "path": exchange_edges,
         "attention": read_attention,
         "edge-attribution": attribute_edges,
+        "integrated-gradients": integrate_gradients,
         "random": draw_scores,
     },
     lambda thing: callable(thing) or isinstance(thing, Locator),

@@ -133,12 +133,12 @@ def _agree(rows: Rows, of: str) -> Iterator[dict[str, Any]]:
         for name in ("attribution", "integrated"):
             estimate = np.array([row[name] for row in own])
             moves = exact.std() > 0 and estimate.std() > 0
-            found = top & set(np.argsort(-abs(estimate), kind="stable")[:most])
+            shared = top & set(np.argsort(-abs(estimate), kind="stable")[:most])
             yield dict(zip((*BY, "fact", "seed"), key, strict=True)) | {
                 "of": of,
                 "screen": name,
                 "correlation": float(np.corrcoef(exact, estimate)[0, 1]) if moves else None,
-                "found": len(found) / most,
+                "found": len(shared) / most,
             }
 
 
@@ -175,20 +175,20 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     if NEURONS.names[0] in summary:
         tables.append(NEURONS.tabulate(summary[NEURONS.names[0]]))
         tables.append(NEURONS.tabulate_differences(summary[NEURONS.names[1]]))
-    tables += [tabulate_overlap(summary["overlap"]), tabulate_counts(summary["counts"])]
+    tables += [tabulate_overlap(summary["overlap"]), _tabulate_counts(summary["counts"])]
     return [*blocks, Fold("Numbers", [table for table in tables if table.rows])]
 
 
 def _state_known(known: Rows) -> Iterator[ReportBlock]:
     """How well edges are found where the truth is known."""
     if known:
-        said = ", ".join(
+        areas = ", ".join(
             f"{SCREENS[row['screen']]} {tidy.say(row, '', 2, limits=(0.0, 1.0))}" for row in known
         )
         first = known[0]
         yield Finding(
             f"On {labels.count(first['facts'], 'network')} of known mechanism the edges that "
-            f"matter are found with AUROC: {said}.",
+            f"matter are found with AUROC: {areas}.",
             first["outcome"],
             "networks",
         )
@@ -281,7 +281,7 @@ def tabulate_overlap(overlap: Rows) -> Table:
     return tidy.tabulate("overlap", caption, overlap, columns, most=40)
 
 
-def tabulate_counts(counts: Rows) -> Table:
+def _tabulate_counts(counts: Rows) -> Table:
     """Prompts asked and kept, and what a step of one costs."""
     columns: dict[str | Column, tidy.Get] = {
         "model": "model", "asked": tidy.name_asked, "prompts": "prompts", "kept": "kept",

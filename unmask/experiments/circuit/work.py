@@ -16,7 +16,7 @@ from unmask.experiments.bench.task import Localisation, count_positions, list_lo
 from unmask.measures.measure import Rows
 from unmask.tracing.circuits import Contrast, Wiring
 from unmask.tracing.faithfulness import measure_faithfulness
-from unmask.tracing.screens import SCREENS, Screen, measure_neurons, screen
+from unmask.tracing.screens import SCREENS, ScreenScores, measure_neurons, screen
 
 if TYPE_CHECKING:
     from unmask.experiments.circuit.measure import CircuitSettings
@@ -51,8 +51,8 @@ def map_step(contrast: Contrast, settings: "CircuitSettings") -> Mapping[str, Ro
             "seconds": seconds}  # fmt: skip
     rows = []
     for name, order in orders.items():
-        found = measure_faithfulness(wiring, order)
-        rows.append({"screen": name, "cpr": found.cpr, "cmd": found.cmd, **step})
+        areas = measure_faithfulness(wiring, order)
+        rows.append({"screen": name, "cpr": areas.cpr, "cmd": areas.cmd, **step})
     return {
         "circuit": list(_list_nodes(wiring, nodes, screens)),
         "edges": list(_list_edges(wiring, edges, drawn, screens)),
@@ -62,7 +62,7 @@ def map_step(contrast: Contrast, settings: "CircuitSettings") -> Mapping[str, Ro
 
 
 def choose_edges(
-    wiring: Wiring, screens: Mapping[str, Screen], settings: "CircuitSettings"
+    wiring: Wiring, screens: Mapping[str, ScreenScores], settings: "CircuitSettings"
 ) -> tuple[Tensor, Tensor]:
     """The edges drawn at random, and all that are exact: those, and each screen's strongest."""
     stream = torch_stream(settings.seed, "edges", *wiring.contrast.clean.tolist())
@@ -74,7 +74,7 @@ def choose_edges(
     return drawn, chosen
 
 
-def name_node(wiring: Wiring, number: int, role: int) -> dict[str, Any]:
+def locate_node(wiring: Wiring, number: int, role: int) -> dict[str, Any]:
     component = wiring.components[number]
     return {
         "layer": component.layer,
@@ -85,28 +85,28 @@ def name_node(wiring: Wiring, number: int, role: int) -> dict[str, Any]:
 
 
 def _list_nodes(
-    wiring: Wiring, nodes: Tensor, screens: Mapping[str, Screen]
+    wiring: Wiring, nodes: Tensor, screens: Mapping[str, ScreenScores]
 ) -> Iterator[dict[str, Any]]:
     for number in range(wiring.count):
         for role in range(len(wiring.names)):
             estimates = {name: float(each.nodes[number, role]) for name, each in screens.items()}
             effect = float(nodes[number, role])
-            yield {**name_node(wiring, number, role), "effect": effect, **estimates}
+            yield {**locate_node(wiring, number, role), "effect": effect, **estimates}
 
 
 def _list_edges(
-    wiring: Wiring, edges: Tensor, drawn: Tensor, screens: Mapping[str, Screen]
+    wiring: Wiring, edges: Tensor, drawn: Tensor, screens: Mapping[str, ScreenScores]
 ) -> Iterator[dict[str, Any]]:
     for place in (~edges.isnan()).nonzero().tolist():
         at = tuple(place)
-        read = {f"read_{key}": x for key, x in name_node(wiring, *place[2:]).items()}
+        read = {f"read_{key}": x for key, x in locate_node(wiring, *place[2:]).items()}
         estimates = {name: float(each.edges[at]) for name, each in screens.items()}
-        how = {"is_drawn": bool(drawn[at]), "effect": float(edges[at])}
-        yield {**name_node(wiring, *place[:2]), **read, **how, **estimates}
+        exact = {"is_drawn": bool(drawn[at]), "effect": float(edges[at])}
+        yield {**locate_node(wiring, *place[:2]), **read, **exact, **estimates}
 
 
 def _list_neurons(
-    wiring: Wiring, screens: Mapping[str, Screen], settings: "CircuitSettings"
+    wiring: Wiring, screens: Mapping[str, ScreenScores], settings: "CircuitSettings"
 ) -> Iterator[dict[str, Any]]:
     """The strongest neurons by integrated gradients, alone; and the strongest of each layer
     together at the role where they are strongest, beside as many at random."""
