@@ -14,6 +14,7 @@ from tests.hostile.trained import own_drawn, own_lines, run_small_sweep, train
 from tests.study.pair import make_two_way_corpus
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
+from unmask.dictionaries.dictionary_training import DictionarySettings
 from unmask.editing.settings import Editing
 from unmask.experiments.guidance.corpus import make_biographies
 from unmask.experiments.planted.corpus import make_sealed_corpus
@@ -144,8 +145,7 @@ TINY: dict[str, dict[str, Any]] = {
     "relearn": {"groups": ("both",), "facts": 2, "rehearsed": 0, "updates": 1, "rows": 2},
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
-    "features": {"facts": 2, "groups": ("p2d",), "texts": 2, "shares": (0.5,), "steps": 2,
-                 "size": 16, "k": 2, "train_steps": 2, "draws": 1, "permutations": 19},
+    "features": {"facts": 2, "texts": 2, "steps": 2, "size": 16, "k": 2, "train_steps": 2},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
@@ -220,8 +220,7 @@ CALLS: dict[str, Call] = {
     "sample": Call(
         with_first(unmask.sample, model=own_model, prompts="They say Ada", steps=2, length=10),
         unmask.Sampling,
-        DRAWING | {"model": MODEL, "prompts": PROMPTS, "settings": [3, "x", Odd()]},
-    ),
+        DRAWING | {"model": MODEL, "prompts": PROMPTS, "settings": [3, "x", Odd()]}),
     "infill": Call(
         with_first(unmask.infill, model=own_model, texts="They say [MASK]*3 boats", steps=2),
         unmask.Sampling,
@@ -239,21 +238,32 @@ CALLS: dict[str, Call] = {
         bad={"model": MODEL, "text": TOKENS, "steps": COUNT[:6] + COUNT[7:], "row": LAYER,
              "top": COUNT, "positions": ["x", 3, [99], [-1], [None], ["x"], [1.5], []]},
     ),
+    "activations": Call(
+        with_first(lambda **given: next(iter(unmask.activations(**given))), model=own_model,
+                   source="They say Ada", site="layers.0.resid_out"),
+        bad={"model": MODEL, "source": [*PROMPTS, []], "site": [None, 3, "x", [], [3], Odd()],
+             "states": ["x", 3, None], "batch": COUNT, "rows": COUNT, "buffer": COUNT,
+             "seed": SEED, "epochs": COUNT[:6], "length": COUNT[:6], "shard": [3, (2, 2), (0,)],
+             "place": [3, (-1, 0), "x"], "steps": [3], "nothing": [3]}),
+    "train_dictionary": Call(
+        with_first(unmask.train_dictionary, size=4, k=1, steps=1, stream=lambda p, out:
+                   unmask.activations(p.model, "layers.0.resid_out", "They say Ada")),
+        DictionarySettings, {"stream": [None, 3, "x", Odd()], "out": [3, b"x", "a\0b"]}),
+    "Dictionary": Call(
+        with_first(unmask.Dictionary.load, folder=lambda p, out: p.folder / "dictionary"),
+        bad={"folder": [*PATH, "absent", "a\0b", "."]}),
     "show": Call(
         with_first(unmask.show, thing=own_model),
-        bad={"thing": [None, 3, "x", b"x", Odd(), [], [3]], "is_still": [3, "x"]},
-    ),
+        bad={"thing": [None, 3, "x", b"x", Odd(), [], [3]], "is_still": [3, "x"]}),
     "load": Call(
         with_first(unmask.load, name=lambda p, out: p.places["diffusion"], device="cpu"),
         bad={"name": [*PATH, "", "no such model", "x" * 100_000, "a\0b", "../x", "~nobody", "a//b"],
              "device": DEVICE, "dtype": DTYPE,
-             "tokenizer": [3, b"x", "absent.json", "a\0b", Odd()]},
-    ),
+             "tokenizer": [3, b"x", "absent.json", "a\0b", Odd()]}),
     "save": Call(
         with_first(unmask.save, model=own_model, folder=own_out),
         bad={"model": [*MODEL], "folder": [*PATH, "a\0b"], "dialect": ["x", None, 3, b"unmask"],
-             "shard_bytes": COUNT[:-1]},
-    ),
+             "shard_bytes": COUNT[:-1]}),
     "preset": Call(
         with_first(unmask.preset, name="tiny"),
         bad={"name": ["x", None, 3, b"tiny", ""], "width": COUNT[:-2], "layers": COUNT[:-2],
@@ -263,18 +273,15 @@ CALLS: dict[str, Call] = {
     ),
     "make_corpus": Call(
         with_first(unmask.make_corpus, out=own_out, facts=1),
-        bad={"out": [*PATH, "a\0b"], "facts": COUNT, "seed": SEED, "vocab": COUNT},
-    ),
+        bad={"out": [*PATH, "a\0b"], "facts": COUNT, "seed": SEED, "vocab": COUNT}),
     "read_facts": Call(
         with_first(unmask.read_facts, path=lambda p, out: p.folder / "facts.csv"),
-        bad={"path": [*PATH, "", "absent.csv", "a\0b.csv", ".", "x" * 10_000 + ".csv"]},
-    ),
+        bad={"path": [*PATH, "", "absent.csv", "a\0b.csv", ".", "x" * 10_000 + ".csv"]}),
     "draw_report": Call(
         with_first(unmask.draw_report, runs=lambda p, out: [p.represent],
                    out=lambda p, out: out.with_suffix(".md")),
         bad={"runs": [None, 3, [], ["absent"], [3], [None], ["a\0b"], b"x", Odd()],
-             "out": [3, b"x", "a\0b.md", Odd()]},
-    ),
+             "out": [3, b"x", "a\0b.md", Odd()]}),
     "extract_key": Call(
         with_first(unmask.extract_key, model=own_model, fact=own_fact, layer=0, prefixes=1),
         bad=EXTRACTING | {"prefixes": [0, -1, 1.5, "x", nan, None, [3]], "length": [1, "x", 10**9]},
@@ -283,8 +290,7 @@ CALLS: dict[str, Call] = {
         with_first(unmask.extract_value, model=own_model, fact=own_fact, layer=0, steps=1,
                    prefixes=1),
         unmask.Extraction,
-        EXTRACTING | {"settings": [3, "x", b"seed", Odd()]},
-    ),
+        EXTRACTING | {"settings": [3, "x", b"seed", Odd()]}),
     "edit": Call(
         with_first(
             unmask.edit, model=own_model, facts=own_fact, objects="red kites", layers=0, steps=2,
@@ -298,8 +304,7 @@ CALLS: dict[str, Call] = {
     ),
     "Edit": Call(
         with_first(unmask.Edit.load, path=lambda p, out: p.folder / "edit.safetensors"),
-        bad={"path": [*PATH, "absent", "a\0b", "."]},
-    ),
+        bad={"path": [*PATH, "absent", "a\0b", "."]}),
     "moments": Call(
         with_first(
             unmask.moments, model=own_model, texts=lambda p, out: ["They say Ada"] * 60, layers=0,
@@ -309,8 +314,7 @@ CALLS: dict[str, Call] = {
              "layers": [-1, 99, 1.5, "x", nan, True, b"0", 10**30, [], ["x"], [99], None, Odd()],
              "states": ["x", 3, b"met", Odd()], "tokens": COUNT, "seed": SEED,
              "length": [0, 1, -1, 1.5, "x", nan, 10**9, 10**30, b"8"],
-             "shrink": [*NUMBER, 2]},
-    ),
+             "shrink": [*NUMBER, 2]}),
     "estimate_effects": Call(trace(unmask.estimate_effects), unmask.Tracing, TRACING),
     "trace_tokens": Call(trace(unmask.trace_tokens), unmask.Tracing, TRACING | MANY),
     "trace_steps": Call(
@@ -329,22 +333,19 @@ CALLS: dict[str, Call] = {
                    model=lambda p, out: p.places["diffusion"],
                    data=lambda p, out: p.places["corpus"]),
         StudySettings,
-        {"stages": ["x", 3, [3], ["no such stage"], None], "out": PATH, "settings": [3, "x"]},
-    ),
+        {"stages": ["x", 3, [3], ["no such stage"], None], "out": PATH, "settings": [3, "x"]}),
     "resume_study": Call(with_first(unmask.resume_study, out=lambda p, out: p.represent),
         bad={"out": [*PATH, "absent", "", "a\0b"]}),
     "run_toy": Call(
         with_first(unmask.run_toy, variants=("masked",), steps=1, samples=1, out=own_out),
         ToySettings,
-        {"out": PATH, "settings": [3, "x"]},
-    ),
+        {"out": PATH, "settings": [3, "x"]}),
     "train": Call(
         train,
         bad={"recipe": [3, b"x", "", "absent", "a\0b", "absent.yaml", Odd()],
              "out": PATH[1:], "device": DEVICE, "minutes": [0, -1, nan, inf, "x", b"1", Odd()],
              "resume": ["absent", 3, b"x", "a\0b"], "words": [["x"], ["x=1"], ["=1"], ["seed=x"],
-             ["batch.rows=0"], ["budget.steps=nan"], ["a=[["], ["seed=1", "data=3"]]},
-    ),
+             ["batch.rows=0"], ["budget.steps=nan"], ["a=[["], ["seed=1", "data=3"]]}),
     "run_sweep": Call(
         run_small_sweep,
         bad={"file": [None, 3, b"x", "", "absent", "a\0b", "absent.yaml", Odd()], "out": PATH[1:],
@@ -362,12 +363,10 @@ CALLS: dict[str, Call] = {
              "name": [3, "", "a b", b"x", "a\0b", "x=1", Odd()]}),
     "Tokenizer": Call(
         with_first(unmask.Tokenizer.load, path=lambda p, out: p.folder / "corpus"),
-        bad={"path": [*PATH, "absent", "a\0b"], "mask": ["no such token", 10**9, b"x"]},
-    ),
+        bad={"path": [*PATH, "absent", "a\0b"], "mask": ["no such token", 10**9, b"x"]}),
     "Transformer": Call(
         with_first(unmask.Transformer, config=lambda p, out: p.model.net.config),
-        bad={"config": [None, 3, "tiny", Odd()], "seed": [-1, 1.5, "x", nan, 10**30]},
-    ),
+        bad={"config": [None, 3, "tiny", Odd()], "seed": [-1, 1.5, "x", nan, 10**30]}),
     "Masked": Call(with_first(unmask.Masked, num_tokens=9, mask_id=8), bad=PROCESS | {
         "mask_id": [-1, 1.5, "x", None, nan, 10**30]}),
     "Uniform": Call(with_first(unmask.Uniform, num_tokens=9), bad=PROCESS),
@@ -378,8 +377,7 @@ CALLS: dict[str, Call] = {
     "Recipe": Call(
         with_first(unmask.Recipe, kind="masked",
                    data=lambda p, out: DataSettings(source="reversal")),
-        bad={"kind": ["x", None, 3], "data": [None, 3, "x"], "seed": SEED, "batch": [None, 3]},
-    ),
+        bad={"kind": ["x", None, 3], "data": [None, 3, "x"], "seed": SEED, "batch": [None, 3]}),
     "NetConfig": Call(
         with_first(unmask.NetConfig, vocab_size=9, width=8, layers=1, heads=2, mlp_width=8,
                    context=8),

@@ -11,6 +11,7 @@ from tests.study.pair import make_corpus
 from unmask.base.files import write_json
 from unmask.base.runs import write_record
 from unmask.base.tables import write_table
+from unmask.dictionaries.dictionary import make_random_dictionary
 
 
 def make_pieces(folder: Path) -> Pieces:
@@ -31,6 +32,7 @@ def make_pieces(folder: Path) -> Pieces:
     fact = corpus["p2d_same"][0]
     edit = unmask.edit(model, fact, "red kites", layers=0, search_steps=2, prefixes=1)
     edit.save(folder / "edit.safetensors")
+    make_random_dictionary(8, 12, 2).save(folder / "dictionary")
     pairs = write_pairs(folder / "pairs")
     return Pieces(folder, model, twin, corpus, fact, folder / "represent", pairs)
 

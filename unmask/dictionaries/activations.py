@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.base.config import check_arguments
+from unmask.base.config import adjust, check_arguments
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.base.streams import RowStreams
@@ -95,7 +95,7 @@ class ActivationStream:
 
 
 @check_arguments(
-    leave_out=("model", "source", "place", "shard"),
+    leave_out=("model", "source"),
     batch=(1, 2**24),
     buffer=(1, 2**24),
     rows=(1, 2**16),
@@ -164,7 +164,9 @@ def activations(
         raise UserError("no texts were given: expected texts, rows of token ids or trajectories.")
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"the shard is {shard}: expected (i, n) with i from 0 to n - 1.")
-    drawn = Sampling(**({"seed": seed, "length": length} | sampling))
+    if min(place) < 0:
+        raise UserError(f"the place is {place}: expected a block and a number of batches, from 0.")
+    drawn = adjust(activations, Sampling, None, {"seed": seed, "length": length} | sampling)
     harvest = Harvest(
         model, sites, given, states, batch, buffer, rows, length, seed, epochs, shard, drawn
     )

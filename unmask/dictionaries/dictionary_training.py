@@ -101,6 +101,10 @@ def train_dictionary(
     Dictionary(64 features of 256 numbers, the 4 largest, at 'layers.2.resid_out')
     """
     settings = adjust(train_dictionary, DictionarySettings, settings, changes)
+    if not isinstance(stream, ActivationStream):
+        raise UserError(
+            f"the stream is a {type(stream).__name__}: expected one of `unmask.activations`."
+        )
     if settings.k > settings.size:
         raise UserError(f"k is {settings.k}, of {settings.size} features: expected at most those.")
     site, folder = stream.harvest.sites[0], None if out is None else Path(out)
