@@ -15,7 +15,7 @@ import unmask
 from tests.sweeps import BOUND, CHANGES, write_sweep
 from unmask.base.errors import UserError
 from unmask.base.locks import RunRefusedError, claim
-from unmask.base.runs import make_record, write_record
+from unmask.base.runs import RECORD, make_record, write_record
 from unmask.base.tables import read_table
 from unmask.base.work import _find
 from unmask.cli.main import app
@@ -153,6 +153,9 @@ def test_training_data_are_known_by_content(tmp_path, is_mixed):
     facts = next(corpus.glob("train.jsonl"))
     facts.write_text(facts.read_text().replace("the", "thy"))
     with pytest.raises(RunRefusedError, match=r"the contents of \S*corpus changed"):
+        open_folder(sweep, out, "cpu")
+    (out / RECORD).unlink()
+    with pytest.raises(RunRefusedError, match="holds cells but no run.json"):
         open_folder(sweep, out, "cpu")
 
 

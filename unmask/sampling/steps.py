@@ -240,7 +240,7 @@ def _choose(
         return reveal_by_rates(state, streams.at("rates")), back
     scores = _check_tensor("order", strategy.order(state, streams.at("order")), state.open)
     is_seen = scores.device.type == "cpu"  # to look would have a GPU wait
-    if scores.is_complex() or (is_seen and scores.isnan().any()):
+    if scores.is_complex() or (is_seen and (scores.isnan() & state.open).any()):
         raise UserError("the order returned scores that are no numbers: expected one for each.")
     return choose_first(scores.double(), state.open, count), back
 

@@ -78,6 +78,11 @@ def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
         record = replace(record, inputs={DIGESTS: {**old, **digests}})
         if before.settings == record.settings and before.inputs == record.inputs:
             return
+    elif next((folder / CELLS).glob(f"*/*/{RECORD}"), None) is not None:
+        raise RunRefusedError(
+            f"{folder} holds cells but no {RECORD} of the sweep that they are of, so that nothing "
+            "says what they were made from: choose another folder with --out, or remove them."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
 
