@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
 from tests.conftest import KINDS
@@ -56,6 +57,22 @@ def test_cut_runs_equal_the_network_with_its_patterns_changed(model):
         for j, window in enumerate(windows):
             plain = read_plainly(asked, cuts[i], window)
             torch.testing.assert_close(done.logp[i, j, 0].double(), plain, atol=2e-5, rtol=0)
+
+
+def test_where_a_cut_begins_only_the_rows_that_it_changes_are_run():
+    model = make(*KINDS[0])
+    asked = question(model, joint="mean_field")
+    first = model.net.block(0)
+    weights = [first.attn.out.weight, *(x for x in first.mlp.parameters() if x.ndim == 2)]
+
+    def count(*rows):
+        cut = torch.zeros(L, L, dtype=torch.bool)
+        cut[list(rows), 1] = True
+        with FlopCounterMode(display=False) as counted:
+            cut_state(asked, [cut], [(0, 1)])
+        return counted.get_total_flops()
+
+    assert count(5, 6, 7) - count(6) == 2 * 2 * sum(weight.numel() for weight in weights)
 
 
 def test_nothing_cut_is_clean(model):
