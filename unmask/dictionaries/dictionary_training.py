@@ -24,7 +24,12 @@ from unmask.base.progress import track_inside
 from unmask.base.reading import parse_json, read_tensors
 from unmask.base.seeds import torch_stream
 from unmask.dictionaries.activations import ActivationStream
-from unmask.dictionaries.dictionary import Dictionary, keep_largest, keep_largest_on_average
+from unmask.dictionaries.dictionary import (
+    Dictionary,
+    check_path,
+    keep_largest,
+    keep_largest_on_average,
+)
 from unmask.dictionaries.states import StateBatch
 
 FORMAT = "1"
@@ -107,7 +112,7 @@ def train_dictionary(
         )
     if settings.k > settings.size:
         raise UserError(f"k is {settings.k}, of {settings.size} features: expected at most those.")
-    site, folder = stream.harvest.sites[0], None if out is None else Path(out)
+    site, folder = stream.harvest.sites[0], None if out is None else check_path(out, "out")
     about = {"settings": settings.to_record(), "site": site, "model": stream.harvest.model.name}
     device = stream.harvest.model.device
     state = None if folder is None else _resume(folder, about, device)
