@@ -283,6 +283,7 @@ def _resume(folder: Path, about: Mapping[str, Any], device: torch.device) -> _Tr
         group: {n.partition(".")[2]: x for n, x in tensors.items() if n.startswith(f"{group}.")}
         for group in _GROUPS
     }
-    rest = {name: tensors[name] for name in ("unfired", "scale", "threshold")}
+    rest: dict[str, Any] = {name: tensors[name] for name in ("unfired", "scale", "threshold")}
     place = parse_json(notes["place"], f"{folder / STATE}, place")
-    return _TrainingState(**groups, **rest, step=step, place=(place[0], place[1]))
+    rest |= groups
+    return _TrainingState(**rest, step=step, place=(place[0], place[1]))
