@@ -10,6 +10,7 @@ from unmask.data.tokenizer import Tokenizer as Tokenizer
 from unmask.dictionaries.activations import activations as activations
 from unmask.dictionaries.dictionary import Dictionary as Dictionary
 from unmask.dictionaries.dictionary_training import train_dictionary as train_dictionary
+from unmask.dictionaries.steering import steer as steer
 from unmask.editing.edit import Edit as Edit
 from unmask.editing.editor import edit as edit
 from unmask.editing.moments import moments as moments

@@ -139,7 +139,11 @@ def test_taking_features_out_is_a_patch_at_the_layer(kind):
     )
     assert row["logp"] == pytest.approx(score.logp, rel=1e-3)
     (clean,) = select(
-        rows, ablated="none", fact=questions[0].fact_id, direction=questions[0].direction, phrasing=1
+        rows,
+        ablated="none",
+        fact=questions[0].fact_id,
+        direction=questions[0].direction,
+        phrasing=1,
     )
     assert clean["logp"] != pytest.approx(row["logp"], rel=1e-3)
 

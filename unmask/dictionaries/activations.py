@@ -151,7 +151,10 @@ def activations(
     (torch.Size([7, 256]), 7)
     """
     check_model(model)
-    sites = _find_sites(model, [site] if isinstance(site, str) else list(site))
+    names = [site] if isinstance(site, str) else list(site)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"the sites are {site!r:.60}: expected names such as layers.0.resid_out.")
+    sites = _find_sites(model, names)
     if states == "denoising":
         model.require_mask()
     elif sampling:

@@ -112,7 +112,7 @@ class Dictionary(Shown):
         }
         if self.k is not None:
             config |= {"k": self.k, "rescale_acts_by_decoder_norm": False}
-        with create_folder(folder) as draft:
+        with create_folder(check_path(folder, "a dictionary's folder")) as draft:
             write_json(draft / CONFIG, config)
             save_file({name: x.cpu().contiguous() for name, x in tensors.items()}, draft / WEIGHTS)
 
@@ -122,7 +122,7 @@ class Dictionary(Shown):
 
         What SAELens does at run time is folded into the weights: features are equal.
         """
-        folder = Path(folder)
+        folder = check_path(folder, "a dictionary's folder")
         for name in (CONFIG, WEIGHTS):
             if not (folder / name).is_file():
                 raise UserError(
@@ -149,6 +149,13 @@ class Dictionary(Shown):
         threshold = tensors["threshold"].float() if rule == "jumprelu" else None
         k = int(config["k"]) if rule == "topk" else None
         return cls(**own, k=k, threshold=threshold, site=site, notes=notes).to(device)
+
+
+def check_path(path: object, what: str) -> Path:
+    """A path, or a sentence about what was given in its place."""
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise UserError(f"{what} is {path!r:.60}: expected a path.")
+    return Path(path)
 
 
 def keep_largest(hidden: Float[Tensor, "*N F"], k: int) -> Float[Tensor, "*N F"]:

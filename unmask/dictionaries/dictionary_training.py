@@ -24,7 +24,12 @@ from unmask.base.progress import track_inside
 from unmask.base.reading import parse_json, read_tensors
 from unmask.base.seeds import torch_stream
 from unmask.dictionaries.activations import ActivationStream
-from unmask.dictionaries.dictionary import Dictionary, keep_largest, keep_largest_on_average
+from unmask.dictionaries.dictionary import (
+    Dictionary,
+    check_path,
+    keep_largest,
+    keep_largest_on_average,
+)
 from unmask.dictionaries.states import StateBatch
 
 FORMAT = "1"
@@ -107,7 +112,7 @@ def train_dictionary(
         )
     if settings.k > settings.size:
         raise UserError(f"k is {settings.k}, of {settings.size} features: expected at most those.")
-    site, folder = stream.harvest.sites[0], None if out is None else Path(out)
+    site, folder = stream.harvest.sites[0], None if out is None else check_path(out, "out")
     about = {"settings": settings.to_record(), "site": site, "model": stream.harvest.model.name}
     device = stream.harvest.model.device
     state = None if folder is None else _resume(folder, about, device)
@@ -278,6 +283,7 @@ def _resume(folder: Path, about: Mapping[str, Any], device: torch.device) -> _Tr
         group: {n.partition(".")[2]: x for n, x in tensors.items() if n.startswith(f"{group}.")}
         for group in _GROUPS
     }
-    rest = {name: tensors[name] for name in ("unfired", "scale", "threshold")}
+    rest: dict[str, Any] = {name: tensors[name] for name in ("unfired", "scale", "threshold")}
     place = parse_json(notes["place"], f"{folder / STATE}, place")
-    return _TrainingState(**groups, **rest, step=step, place=(place[0], place[1]))
+    rest |= groups
+    return _TrainingState(**rest, step=step, place=(place[0], place[1]))

@@ -123,7 +123,7 @@ def list_jobs(inputs: ModelInputs, settings: FeatureSettings) -> Iterator[Job]:
 
     def work(member: Member) -> Mapping[str, Rows]:
         tables = ask_model(inputs.load(member), inputs.data, settings, member.key)
-        return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
+        return {name: [member.columns | dict(row) for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
         yield Job(member.key, partial(work, member))
@@ -202,7 +202,8 @@ def find_dictionary(streams: Any, site: str, settings: FeatureSettings, key: str
             )
         return dictionary
     names = ("rule", "size", "k", "seed")
-    own = {name: getattr(settings, name) for name in names} | {"steps": settings.train_steps}
+    own: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    own["steps"] = settings.train_steps
     state = None if folder is None else folder.with_name(f"{key}-training")
     dictionary = train_dictionary(streams(epochs=None), out=state, **own)
     if folder is not None:

@@ -29,6 +29,7 @@ REPLACED = {
     "zero": "zeros",
 }
 PLACES = {"masked": "at masks", "written": "at written positions", "all": "everywhere"}
+HELD_AGAINST = [("dictionary", "random"), ("dictionary", "principal")]
 RECOVERY = Comparison(
     metrics={
         "recovered": Quantity("cross-entropy recovered, against the mean state", digits=3),
@@ -39,9 +40,9 @@ RECOVERY = Comparison(
     },
     groups=(MODEL, KIND, Factor("where", "replaced", PLACES)),
     variant=Factor("replaced", "by", REPLACED),
-    against=[("dictionary", "random"), ("dictionary", "principal")],
+    against=HELD_AGAINST,
     compared=("recovered",),
-    axis=Factor("share", "share of masks"),
+    axis=Factor("share", "share of masks", lambda share: f"{share:.3g}"),
     counted="texts",
     title="Cross-entropy recovered by what takes the place of states",
     caption="1: as with clean states; 0: as with the mean state. Bands are 95 % intervals by text.",
@@ -49,7 +50,7 @@ RECOVERY = Comparison(
     means="What is kept of predictions and of states, ratios of sums over texts",
     most=40,
 )
-GROUP = Factor("group", "group", labels.GROUPS)
+GROUP = Factor("group", "group", labels.GROUPS, is_told=True)
 PAIRS = {"reversal": "one fact, both directions", "unrelated": "two facts, both directions"}
 LIKENESS = Comparison(
     metrics={
@@ -73,7 +74,7 @@ TAKEN = {
 ABLATION = Comparison(
     metrics={"said": Quantity("recalled", "%"), "logp": Quantity("log p", "nats", has_sign=True)},
     groups=(MODEL, KIND, GROUP, Factor("trained", "asked", {"same": "as trained",
-                                                            "reverse": "reversed"})),
+                                                            "reverse": "reversed"}, is_told=True)),
     variant=Factor("ablated", "taken out", TAKEN),
     against=[("own", control) for control in ("random", "other", "none")],
     title="Recall without some features",
@@ -123,7 +124,7 @@ def _derive(rows: Rows) -> Iterator[dict[str, Any]]:
     for same in tidy.group_by(rows, lambda row: tuple(row[name] for name in keys)).values():
         nats = {row["replaced"]: row["nats"] for row in same}
         for row in same:
-            yield row | {
+            yield dict(row) | {
                 "gain": nats["mean"] - row["nats"],
                 "gap": nats["mean"] - nats["clean"],
                 "gain_zero": nats["zero"] - row["nats"],
@@ -161,7 +162,7 @@ def _subtract(rows: Rows) -> Iterator[dict[str, Any]]:
     """What the dictionary wins back more than each control, paired by text."""
     for where, same in _group(rows, *BY):
         sides = tidy.group_by(same, "replaced")
-        for one, control in RECOVERY.against:
+        for one, control in HELD_AGAINST:
             clusters = [_cluster(sides[name], "recovered") for name in (one, control)]
             if clusters[0] is not None and clusters[1] is not None:
                 gap = subtract_clusters(clusters[0], clusters[1], is_share=False)
@@ -211,7 +212,7 @@ def _describe_lives(life: Rows, contexts: Rows) -> Iterator[dict[str, Any]]:
         steps = [step for step, number in fires.items() if number]
         if steps:
             masked = sum(each["fires_masked"] for each in own)
-            yield row | {
+            yield dict(row) | {
                 "first": min(steps),
                 "last": max(steps),
                 "most": max(fires, key=fires.__getitem__),
@@ -248,7 +249,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
 
 def _tabulate_steps(rows: Rows) -> ReportBlock:
     caption = "Features that fire while prompts are continued, by step"
-    columns = {"model": "model", "step": "step", "at": "state"}
+    columns: dict[Any, Any] = {"model": "model", "step": "step", "at": "state"}
     columns |= {"different features": "features", "features per position": "firing"}
     return tidy.tabulate("steps", caption, rows, columns, most=40)
 
@@ -257,7 +258,7 @@ def _tabulate_features(rows: Rows) -> ReportBlock:
     def join(name: str) -> Any:
         return lambda row: " · ".join(each.strip() for each in row[name])
 
-    columns = {
+    columns: dict[Any, Any] = {
         "model": "model",
         "feature": "feature",
         "its direction says": join("says"),
