@@ -187,8 +187,9 @@ class AskedModel:
             if self.masks == "padded":
                 drawn = infill(model, self._pad(given, stops), keep_states=False, **sampling)
             else:
-                kept = {"keep_states": False, "cache": "exact"}
-                drawn = sample(model, given, length=stops, **kept, **sampling)
+                drawn = sample(
+                    model, given, length=stops, keep_states=False, cache="exact", **sampling
+                )
             tokens = zip(drawn.tokens.tolist(), given, stops, strict=True)
             rows = [row[len(prompt) : stop] for row, prompt, stop in tokens]
             seconds = (time.perf_counter() - start) / len(batch)

@@ -236,7 +236,8 @@ class UnmaskLM(TemplateLM):
             prompts = [self._encode_prompt(requests[i].args[0], generation.room) for i in group]
             written = self._write(prompts, generation)
             for i, (text, signals) in zip(group, written, strict=True):
-                self.signals[repr(requests[i].args)].append(signals)
+                if signals:
+                    self.signals[repr(requests[i].args)].append(signals)
                 texts[i] = postprocess_generated_text(text, generation.until, None)
                 self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
         return texts

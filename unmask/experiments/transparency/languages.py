@@ -161,7 +161,7 @@ def count_taken(dose: float, places: int) -> int:
 
 def _need_notes(draw: Random, count: int, length: int) -> list[KnownCorpus]:
     """As many questions need their note as the dose says; or it stays, or is never needed."""
-    length = length // 2 + 1
+    count, length = 2 * count, length // 2 + 1
     notes, answers = (tuple(draw.sample(range(count), count)) for _ in range(2))
     made = []
     for dose in (0.0, *DOSES):
