@@ -112,7 +112,7 @@ def ask_prompt(
         contrasts = (contrast_step(clean, step, other) for other in partners)
         if (contrast := next((each for each in contrasts if each is not None), None)) is not None:
             for name, rows in map_step(contrast, settings).items():
-                tables[name] += [keys | {"stage": stage, "step": step} | row for row in rows]
+                tables[name] += [{**keys, "stage": stage, "step": step, **row} for row in rows]
     reason = "" if tables["circuit"] else "no fact of the same shape"
     return tables | {"facts": [record | {"kept": not reason, "reason": reason}]}
 

@@ -47,7 +47,7 @@ def compare_circuits(nodes: Rows, seed: int) -> Iterator[dict[str, Any]]:
             yield {
                 "model": one[0], "split": one[1], "other_model": other[0], "other_split": other[1],
                 "stage": stage, "shared": shared, "null": float(null.mean()), "p": p,
-                "correlation": float(np.corrcoef(*values)[0, 1]), "facts": facts,
+                "correlation": float(np.corrcoef(np.stack(values))[0, 1]), "facts": facts,
                 "ceiling": float(np.mean(halves)) if halves else None, "outcome": outcome,
                 "is_further": outcome != "above",
             }  # fmt: skip

@@ -210,8 +210,8 @@ def _state_agreement(summary: Summary) -> Iterator[ReportBlock]:
 def _draw_roles(roles: Rows) -> Figure:
     """What the nodes of each role bring, by step."""
     rows = [
-        row | {"place": PLACES[row["role"]], "kind_of": PARTS[row["part"]],
-               "when": labels.name_stage(row["stage"])}
+        {**row, "place": PLACES[row["role"]], "kind_of": PARTS[row["part"]],
+         "when": labels.name_stage(row["stage"])}
         for row in roles
     ]  # fmt: skip
     return tidy.draw_map(
