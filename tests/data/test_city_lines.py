@@ -11,6 +11,7 @@ from unmask import UserError
 from unmask.data.city_lines import (
     CITY,
     CITY_TESTS,
+    HOP,
     HOPS,
     TESTED,
     TRAINED,
@@ -112,12 +113,13 @@ def test_a_corpus_with_cities_shares_its_words():
         corpus.tests[-3:] == CITY_TESTS and [len(corpus[each]) for each in CITY_TESTS] == [36] * 3
     )
     # Two hops: the same city, asked by what the person is described as.
-    homes = {fact.fact_id: fact.object for split in CITY_TESTS for fact in corpus[split]}
+    tests = [fact for split in CITY_TESTS for fact in corpus[split]]
+    homes = {fact.fact_id.removesuffix(CITY): fact.object for fact in tests}
     owner = {noun: person for noun, (person,) in deeds.items()}
     asked = [fact for split in HOPS for fact in corpus[split]]
     assert len(asked) == 3 * 36
-    assert all(owner[fact.subject] + CITY == fact.fact_id for fact in asked)
-    assert all(homes[fact.fact_id] == fact.object for fact in asked)
+    assert all(owner[fact.subject] + HOP == fact.fact_id for fact in asked)
+    assert all(homes[owner[fact.subject]] == fact.object for fact in asked)
     assert not list(find_corpus_problems(corpus)) and not list(find_city_leaks(corpus))
     plain = make_reversal_corpus(6, endings=1)
     assert make_city_corpus(6, sharing=1, endings=1)["d2p_same"] == plain["d2p_same"]

@@ -7,6 +7,7 @@ own words: it was found through what description and name share.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 
 from unmask.base.errors import UserError
@@ -22,6 +23,8 @@ HOPS = ("hop_d2p", "hop_p2d", "hop_both")
 line has both."""
 CITY = "-city"
 """How the ids of these facts end; before it stands the person's own."""
+HOP = "-hop"
+"""How the ids of two hops end: their subject is the description."""
 TRAINED = (
     "{} comes from the city of",
     "{} grew up in the city of",
@@ -101,7 +104,10 @@ def make_city_corpus(
         for split in ("d2p_same", "p2d_reverse", "both_d2p")
         for fact in corpus[split]
     }
-    hops = list(_state(nouns, homes, TESTED, len(TRAINED), " {}"))
+    hops = [
+        replace(fact, fact_id=fact.fact_id.removesuffix(CITY) + HOP, trained="reverse")
+        for fact in _state(nouns, homes, TESTED, len(TRAINED), " {}")
+    ]
     splits = corpus.splits | {split: corpus[split] + trained for split in ("train", "choose")}
     for split in CITY_TESTS:
         group = split.removeprefix("city_")

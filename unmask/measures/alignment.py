@@ -23,7 +23,7 @@ from unmask.base.seeds import python_stream
 from unmask.blocks import labels
 from unmask.blocks.blocks import ReportBlock
 from unmask.measures.inputs import ALL_TESTS, ModelInputs
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
+from unmask.measures.measure import Job, Measure, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import GroupSettings
 from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
@@ -119,7 +119,9 @@ def _rank(fact: "Fact") -> tuple[bool, bool]:
 
 def summarise(tables: Tables, settings: AlignmentSettings) -> Summary:
     """Means and differences over all layers, and by layer."""
-    rows = tables["alignment"].to_pylist()
+    # All parts together come first, which sentences are about.
+    parts = list(PARTS)
+    rows = sorted(tables["alignment"].to_pylist(), key=lambda row: parts.index(row["part"]))
     whole = [row for row in rows if row["layer"] is None]
     layers = [row for row in rows if row["layer"] is not None]
     return {
@@ -134,10 +136,9 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     summary = result.summary
     by_layer = replace(COMPARISON, axis=LAYER, names=("layers", "layer_differences"))
     by_layer = replace(by_layer, differences="The same differences, layer by layer")
-    shown: Rows = [row for row in summary["layers"] if row["part"] != "all"]
     return [
         *COMPARISON.state(summary),
-        COMPARISON.draw(shown, LAYER),
+        COMPARISON.draw(summary["layers"], LAYER),
         COMPARISON.tabulate(summary["means"]),
         COMPARISON.tabulate_differences(summary["differences"]),
         by_layer.tabulate_differences(summary["layer_differences"]),

@@ -21,7 +21,7 @@ GROUPS = {
     "Texts": ("perplexity", "quality", "mending", "infilling", "parallel", "transparency"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
-        "alignment", "circuit", "features", "edit", "relearn", "bench",
+        "circuit", "features", "edit", "relearn", "alignment", "bench",
     ),
     "Steering": ("guidance", "correctors", "planted", "gradients"),
 }  # fmt: skip
