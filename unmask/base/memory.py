@@ -15,7 +15,7 @@ def keep_memory() -> None:
     """Have freed memory used again, where glibc would give it back to the system each time.
 
     Every tensor of some megabytes is new memory otherwise, which the system clears page by page:
-    a fourth of the processor's time in a trace or a knock-out of a small network.
+    a fifth to a fourth of the processor's time of a small network's likelihoods and knock-out.
     """
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(_TRIM_THRESHOLD, KEPT)
