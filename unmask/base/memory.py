@@ -20,7 +20,7 @@ def keep_memory() -> None:
     """Have freed memory used again, where glibc would give it back to the system each time.
 
     Every tensor of some megabytes is new memory otherwise, which the system clears page by page:
-    a fourth of the processor's time in a trace or a knock-out of a small network.
+    a fifth to a fourth of the processor's time of a small network's likelihoods and knock-out.
     """
     if (library := _find_glibc()) is not None:
         library.mallopt(_TRIM_THRESHOLD, KEPT)
