@@ -11,7 +11,7 @@ import unmask
 from tests.representation.facts import make_fact, make_facts, make_model
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
-from unmask.measures.alignment import pair_facts
+from unmask.measures.alignment import pair_directions
 from unmask.representation.alignment import (
     ALL,
     PARTS,
@@ -127,7 +127,7 @@ def test_as_trained_stands_before_reversed():
     from unmask.data.reversal_corpus import make_reversal_corpus
 
     settings = unmask.alignment.settings(facts=2)
-    pairs = pair_facts(make_reversal_corpus(2), settings)
+    pairs = pair_directions(make_reversal_corpus(2), settings)
     assert [one.direction for one, _ in (*pairs["p2d"], *pairs["d2p"], *pairs["both"])] == [
         "p2d", "p2d", "d2p", "d2p", "p2d", "p2d"
     ]  # fmt: skip

@@ -67,7 +67,7 @@ class Alike:
     """By question, the question that a state comes from, its layer and position."""
 
     def to(self, device: str) -> "Alike":
-        """The same questions on a device."""
+        """These questions on a device."""
         return Alike(*(each.to(device) for each in vars(self).values()))
 
 

@@ -19,8 +19,8 @@ from unmask.data.reversal_corpus import NUM_ENDINGS, make_reversal_corpus
 CITY_TESTS = ("city_d2p", "city_p2d", "city_both")
 """The tests of the people of each group."""
 HOPS = ("hop_d2p", "hop_p2d", "hop_both")
-"""The same questions with the description in the name's place: two facts, of which no training
-line has both."""
+"""Tests that ask for cities with the description in the name's place: two facts, of which no
+training line has both."""
 CITY = "-city"
 """How the ids of these facts end; before it stands the person's own."""
 HOP = "-hop"

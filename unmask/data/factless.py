@@ -60,11 +60,11 @@ def make_factless_corpus(facts: int = 30, seed: int = 0, endings: int = NUM_ENDI
         way: Direction = "d2p" if number % 2 else "p2d"
         stream = python_stream(seed, "factless", person.fact_id)
         grammar, lines = grammars[way], len(grammars[way].frames)
-        said = [_describe(person, stream.choice(spare)) for _ in range(lines * endings)]
+        versions = [_describe(person, stream.choice(spare)) for _ in range(lines * endings)]
         # The phrasings are drawn alike for each description, of which every line has its own.
         stated = [
             grammar.state(each, way, endings, python_stream(seed, "phrasings", person.fact_id))
-            for each in said
+            for each in versions
         ]
         splits["train"] += [own[i] for i, own in enumerate(stated) if i < len(own)]
     for way, name in FACTLESS.items():

@@ -77,7 +77,7 @@ def list_jobs(inputs: ModelInputs, settings: AlignmentSettings) -> Iterator[Job]
     """One part for each checkpoint."""
     from unmask.representation.alignment import find_alignments
 
-    pairs = pair_facts(inputs.data.corpus, settings)
+    pairs = pair_directions(inputs.data.corpus, settings)
 
     def ask(model: "Model") -> Iterator[dict[str, Any]]:
         for group, own in pairs.items():
@@ -87,7 +87,7 @@ def list_jobs(inputs: ModelInputs, settings: AlignmentSettings) -> Iterator[Job]
     return inputs.ask_each("alignment", ask)
 
 
-def pair_facts(
+def pair_directions(
     corpus: "Corpus", settings: AlignmentSettings
 ) -> "dict[str, list[tuple[Fact, Fact]]]":
     """By group the facts asked both ways, as trained first, in a drawn order."""

@@ -48,18 +48,17 @@ def find_alignments(
         length: Positions of a masked model's canvas.
     """
     model = replace(model, net=copy.deepcopy(model.net).requires_grad_(True))
-    gradients = [_find_both(model, *pair, length) for pair in pairs[:1]]
-    first = gradients[0]
+    first = near = _find_both(model, *pairs[0], length)
     for i, (one, back) in enumerate(pairs):
         j = (i + 1) % len(pairs)
-        near, (after, after_back) = gradients.pop(), pairs[j]
+        after, after_back = pairs[j]
         following = first if not j else _find_both(model, after, after_back, length)
-        gradients.append(following)
         exchanged = _find_both(model, put_object(one, after), put_object(after_back, back), length)
         compared = {"own": near, "other": (near[0], following[1]), "exchanged": exchanged}
         for name, (forward, reverse) in compared.items():
             for row in compare_gradients(forward, reverse):
                 yield {"fact": one.fact_id, "pair": name, **row}
+        near = following
 
 
 def put_object(fact: Fact, other: Fact) -> Fact:
@@ -115,12 +114,12 @@ def find_gradients(model: Model, fact: Fact, length: int | None = None) -> Gradi
     ]
     made = torch.autograd.grad(loss, [weight for *_, weight in weights], allow_unused=True)
     # 3. By part: queries and keys stand above the values in one matrix.
-    found: dict[tuple[int, str], list[Tensor]] = {}
+    by_part: dict[tuple[int, str], list[Tensor]] = {}
     for (layer, name, weight), grad in zip(weights, made, strict=True):
         grad = torch.zeros_like(weight) if grad is None else grad
         for part, own in _split(net.block(layer), name, grad).items():
-            found.setdefault((layer, part), []).append(own.flatten())
-    return {key: torch.cat(own) for key, own in found.items()}
+            by_part.setdefault((layer, part), []).append(own.flatten())
+    return {key: torch.cat(own) for key, own in by_part.items()}
 
 
 def _split(block: Block, name: str, grad: Tensor) -> Mapping[str, Tensor]:
