@@ -1,1 +1,1 @@
-"""What single directions of a network's states stand for: states by site, features, lenses."""
+"""States streamed from sites, dictionaries of their features, what features do, and steering."""

@@ -76,6 +76,9 @@ class Dictionary(Shown):
     def reconstruct(self, x: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
         """States as the features have them, in the dtype of what was given.
 
+        Args:
+            x: States of the dictionary's site; in a patch, those that pass it.
+
         >>> from unmask.dictionaries.dictionary import make_random_dictionary
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> random = make_random_dictionary(256, 512, 16)

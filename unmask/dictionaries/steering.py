@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.config import check_values
@@ -51,7 +50,7 @@ def choose_steps(schedule: StepSchedule | Collection[int], steps: int) -> frozen
 def steer(
     model: Model,
     site: str,
-    direction: Float[Tensor, "D"],
+    direction: Tensor,
     strength: float = 1.0,
     *,
     steps: int,
@@ -64,7 +63,7 @@ def steer(
         model: Masked or causal; a causal model's steps are the tokens that it writes.
         site: A site whose states have as many numbers as the direction, such as
             "layers.2.resid_out".
-        direction: What is added, such as `dictionary.w_dec[17]`: a feature's direction.
+        direction: What is added [D], such as `dictionary.w_dec[17]`: a feature's direction.
         strength: How many times it is added; below 0 it is taken away.
         steps: How many steps the sampler takes.
         schedule: "all", "early" (the first half), "late" (the second), or numbers of steps from 1.
