@@ -114,7 +114,6 @@ def test_between_steps_nothing_goes_but_committed_tokens(masked):
     """Whatever is done inside the network at a step, the next one is a function of its canvas."""
     names = [f"layers.{i}.resid_out" for i in range(masked.net.config.layers)]
     prompt = make_facts()[0].prompt
-    how = {"steps": 4, "length": 16, "order": "left"}
 
     def disturb(scale: float):
         def act(x):
@@ -125,7 +124,8 @@ def test_between_steps_nothing_goes_but_committed_tokens(masked):
     canvases = {}
     for scale in (0.0, 0.01, 30.0):
         with masked.net.patch(disturb(scale), steps=1), masked.net.capture(*names, steps=2) as kept:
-            drawn = unmask.sample(masked, prompt, **how)
+            drawn = unmask.sample(masked, prompt, steps=4, length=16, order="left")
+        assert drawn.states is not None
         canvas = drawn.states[1]  # what step 2 starts from
         with torch.no_grad(), masked.net.capture(*names) as fresh:
             masked.net(canvas)
