@@ -8,7 +8,7 @@ from tests.tracing.learned import make_facts
 from unmask.blocks.tidy import select
 from unmask.compiled.mechanisms import build_compiled
 from unmask.compiled.paths import list_needed_paths
-from unmask.experiments.bench.methods import METHODS
+from unmask.experiments.bench.methods import METHODS, integrate_gradients
 from unmask.experiments.bench.networks import list_networks
 from unmask.experiments.bench.task import list_localisations
 from unmask.experiments.circuit.overlap import compare_circuits
@@ -43,7 +43,8 @@ def test_edges_that_a_program_needs_lead_from_the_subject_to_the_word():
 
 def test_integrated_gradients_are_a_method_of_the_bench():
     task = list_localisations(build_compiled("two stores"))[0]
-    scores = METHODS["integrated-gradients"](task)
+    scores = integrate_gradients(task)
+    assert METHODS["integrated-gradients"] is integrate_gradients
     before = range(task.subject[0])
     assert float(scores["resid"][list(before)].abs().max()) < 1e-3
     # What leaves the last layer where the word is read carries all of it.

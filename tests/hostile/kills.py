@@ -167,7 +167,7 @@ KILLED: dict[str, Write] = {
                           "--lengths", "44", "--orders", "left", "--remasks", "none"),
     "guidance": measure("guidance"),
     "correctors": measure("correctors", draws=2, rows=400),
-    "gradients": measure("gradients", number=60, length=4),
+    "gradients": measure("gradients", number=60, length=4), "circuit": measure("circuit"),
     "bench": lambda pieces, out: ["bench", "--methods", "random,zero", "--mechanisms", "decoy",
                                   "--forms", "1", "--out", str(out)],
     "harness": write_harness,

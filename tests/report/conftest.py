@@ -11,6 +11,7 @@ from tests.measures.test_knowns import KNOWNS
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.pair import finished, make_fact, place
 from unmask.experiments.bench.measure import MEASURE as BENCH
+from unmask.experiments.circuit.measure import MEASURE as CIRCUIT
 from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
 from unmask.experiments.gradients.measure import MEASURE as GRADIENTS
 from unmask.experiments.guidance.corpus import make_biographies
@@ -93,6 +94,9 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
     few = {"steps": 2, "bands": 2, "length": 24, "any_answer": True, "device": "cpu"}
     results["paths"] = PATHS(place.model, data=people[:4], out=folder / "paths", **few)
+    few = {"facts": 2, "known": 0, "edges": 0.05, "points": 1, "neurons": 1} | few
+    few = {name: value for name, value in few.items() if name != "bands"}
+    results["circuit"] = CIRCUIT(place.model, data=people[:4], out=folder / "circuit", **few)
     results |= measure_steering(folder)
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)

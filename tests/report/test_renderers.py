@@ -190,8 +190,7 @@ MEASURED = [
     "recall", "order", "factorization", "trace", "trace-steps", "trace-denoising", "represent",
     "nll", "knowns", "perplexity", "symmetry", "edit", "knockout", "paths", "interchange",
     "erasure", "quality", "mending", "infilling", "slots", "correctors", "planted", "guidance",
-    "bench", "relearn", "parallel", "transparency", "gradients",
-    "alignment",
+    "bench", "relearn", "parallel", "transparency", "gradients", "alignment", "circuit",
 ]  # fmt: skip
 
 

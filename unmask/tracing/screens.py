@@ -36,9 +36,6 @@ def screen(wiring: Wiring, method: str, points: int = POINTS) -> ScreenScores:
         wiring: The step that is asked.
         method: attribution, or integrated.
         points: Of integrated gradients, evenly spread over the way.
-
-    >>> screen(wiring, "integrated").edges.shape == wiring.edges.shape
-    True
     """
     assert method in SCREENS, method
     # Midpoints of equal pieces of the way; attribution takes the slope where it begins.

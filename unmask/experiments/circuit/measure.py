@@ -52,6 +52,7 @@ class CircuitSettings(StateSettings):
         ("t1", "t2"), "Denoising steps: t1 and t2 commit the answer's first and last token."
     )
     steps: int = option_of(Tracing, "steps")
+    any_answer: bool = option_of(Tracing, "any_answer")
     edges: float = option(
         0.05, "Share of edges drawn at random whose effects are exact.", above=0.0, most=1.0
     )
@@ -99,7 +100,8 @@ def ask_prompt(
 
     model = inputs.load(member)
     keys: dict[str, Any] = {**member.columns, "split": split, **fact.columns}
-    tracing = Tracing(steps=settings.steps, length=settings.length)
+    asking = {name: getattr(settings, name) for name in ("steps", "length", "any_answer")}
+    tracing = Tracing(**asking)
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     record = keys | {"kept": False, "reason": ""}
     try:
