@@ -29,7 +29,7 @@ class Oracle(Model):
         real: Tensor | None = None,
         at: Tensor | None = None,
         *_: object,
-        number: int | None = None,
+        **more: object,
     ) -> Tensor:
         assert self.tokenizer is not None and real is None
         answers = torch.full_like(tokens, -1)

@@ -34,7 +34,7 @@ class Pairs(Model):
         real: Tensor | None = None,
         at: Tensor | None = None,
         *_: object,
-        number: int | None = None,
+        **more: object,
     ) -> Tensor:
         rows = []
         for a, b in tokens[:, :2].tolist():
