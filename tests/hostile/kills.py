@@ -147,7 +147,7 @@ KILLED: dict[str, Write] = {
                     "swap", "--moments", "identity", "--prefixes", "1", "--length", "24"),
     "symmetry": measure("symmetry", permutations=2000),
     "order": measure("order", limit=3, steps=8), "alignment": measure("alignment", facts=3),
-    "nll": measure("nll", limit=6),
+    "nll": measure("nll", limit=6), "features": measure("features"),
     "factorization": measure("factorization", limit=6),
     "knowns": on_shipped("knowns", "--limit", "4"),
     "perplexity": measure("perplexity", repeats=8),

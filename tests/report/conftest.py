@@ -27,6 +27,7 @@ from unmask.experiments.transparency.measure import MEASURE as TRANSPARENCY
 from unmask.measures.alignment import MEASURE as ALIGNMENT
 from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
+from unmask.measures.features import MEASURE as FEATURES
 from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.nll import MEASURE as NLL
@@ -89,6 +90,10 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["relearn"] = RELEARN(place.model, data=people, out=folder / "relearn", **few)
     results["alignment"] = ALIGNMENT(
         place.model, data=people, out=folder / "alignment", length=24, device="cpu"
+    )
+    few = {"size": 24, "k": 4, "train_steps": 2, "texts": 2, "steps": 1, "facts": 4, "draws": 1}
+    results["features"] = FEATURES(
+        place.model, data=place.data, out=folder / "features", length=24, device="cpu", **few
     )
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)

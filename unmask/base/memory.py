@@ -5,8 +5,10 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of these options of glibc's `mallopt`."""
@@ -28,9 +30,11 @@ def keep_memory() -> None:
 
 
 @contextmanager
-def watch_memory(device: torch.device) -> Generator[Callable[[], int | None]]:
+def watch_memory(device: "torch.device") -> Generator[Callable[[], int | None]]:
     """A function that tells the bytes held at worst inside the block, beyond those before it."""
     if device.type == "cuda":
+        import torch  # not above: commands ask for their memory before anything heavy is read
+
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

@@ -240,7 +240,9 @@ def _choose(
         return reveal_by_rates(state, streams.at("rates")), back
     scores = _check_tensor("order", strategy.order(state, streams.at("order")), state.open)
     is_seen = scores.device.type == "cpu"  # to look would have a GPU wait
-    if scores.is_complex() or (is_seen and (scores.isnan() & state.open).any()):
+    # Where predictions are none either, the step says so itself, of the network.
+    is_off = scores.isnan() & state.open & ~state.confidence.isnan()
+    if scores.is_complex() or (is_seen and is_off.any()):
         raise UserError("the order returned scores that are no numbers: expected one for each.")
     return choose_first(scores.double(), state.open, count), back
 
