@@ -110,7 +110,7 @@ def test_those_that_cost_most_begin(tmp_path):
 
 
 def test_a_second_command_joins_the_first(tmp_path):
-    work = FileJobs(tmp_path, dict.fromkeys("abcdefgh", 1.0))
+    work = FileJobs(tmp_path, dict.fromkeys("abcdefgh", 0.5))
     first = Thread(target=run, args=(work, LocalEngine(1)))
     first.start()
     while not work.read("begun"):

@@ -34,6 +34,7 @@ def make_runs(place, tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.prove
 def test_a_worker_gives_the_tables_of_this_process(make_runs, place, tmp_path, monkeypatch):
     monkeypatch.undo()  # parts are those of other processes, too
     job = editing.Job("controls", 2, QUICK)

@@ -72,6 +72,7 @@ def test_strangers_names_would_have_more_to_overcome():
     assert read_numbers(said) == measured
 
 
+@pytest.mark.prove
 def test_the_two_directions_of_donors_are_as_near_as_was_measured():
     """Where no difference is told, every interval includes 0, and the widest ends are said."""
     rows = [row for row in summarise("donors/interchange")["differences"]

@@ -52,7 +52,7 @@ SMALLER = {
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
 LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
-LONG |= {"alignment", "circuit"}
+LONG |= {"alignment", "circuit", "features"}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

@@ -173,6 +173,7 @@ def test_rivals_do_not_grow_with_the_square_of_the_facts():
     assert digest_splits([many]) != digest_splits([other])
 
 
+@pytest.mark.prove
 def test_parts_of_a_split_measure_what_the_whole_does(model, monkeypatch):
     settings = {"steps": (1,), "limit": 4, "splits": ("p2d_same",), "device": "cpu"}
     whole = unmask.recall(model, **settings).rows()

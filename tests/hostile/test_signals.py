@@ -93,6 +93,7 @@ def test_a_stopped_measure_is_resumed_by_the_line_it_prints(number, status, line
     assert len(read_result(out).rows()) >= 4
 
 
+@pytest.mark.prove
 def test_a_text_that_the_terminal_cannot_show(tmp_path):
     """The table holds an emoji, the terminal knows ASCII."""
     facts = tmp_path / "facts.csv"

@@ -70,6 +70,7 @@ def summarise_copies(done, folder, copies, monkeypatch):
     return watch, summary
 
 
+@pytest.mark.prove
 def test_what_is_held_at_once_does_not_grow_with_the_facts(done, tmp_path, monkeypatch):
     few, _ = summarise_copies(done, tmp_path / "few", 4, monkeypatch)
     many, summary = summarise_copies(done, tmp_path / "many", 24, monkeypatch)

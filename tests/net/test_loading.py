@@ -141,6 +141,7 @@ def test_foreign_settings(tmp_path, settings, said):
     assert said in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.prove
 def test_peak_memory(tmp_path):
     """A load needs little more than the weights: one block of a tensor at a time."""
     config = unmask.preset("34M")
