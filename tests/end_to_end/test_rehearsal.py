@@ -65,10 +65,14 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--facts": "2", "--known": "0", "--edges": "0.001", "--strongest": "0.001",
         "--points": "1", "--neurons": "1", "--steps": "4",
     },
+    "unmask features": {
+        "--facts": "2", "--texts": "2", "--draws": "1", "--size": "32", "--k": "4",
+        "--train-steps": "2", "--steps": "2",
+    },
     "unmask bench": {"--methods": "lens,interchange", "--forms": "1"},
     "unmask quality": {"--texts": "2", "--steps": "2,4", "--length": "32"},
     "unmask mending": {"--texts": "2", "--calls": "2,4", "--length": "32"},
-    "unmask sweep": {"--processes": "2"},
+    "unmask sweep": {"--on": "local:2"},
     "unmask edit": {
         "--facts": "1", "--layer": "1", "--search-steps": "3", "--tune-updates": "2",
         "--moment-tokens": "2000", "--shrink": "0.1", "--steps": "2", "--text-rows": "2",
@@ -84,7 +88,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {
         "--tiny": "", "--facts": "1", "--few": "1", "--clamps": "4", "--layers": "1",
-        "--processes": "2",
+        "--on": "local:2",
     },
     "python paper/(shipped|corpora)": {"--tiny": ""},
     "python paper/speculation": {"--texts": "1", "--prompt": "4", "--length": "12"},
