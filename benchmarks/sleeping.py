@@ -1,4 +1,4 @@
-"""What jobs do whose engine is timed; workers import it from here, without torch."""
+"""Jobs that sleep, to time an engine by; workers import them from here, without torch."""
 
 import time
 from collections.abc import Mapping

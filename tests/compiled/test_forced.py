@@ -99,7 +99,7 @@ def test_states_that_leave_the_program_without_a_word_are_not_asked_of_trained_n
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_edges_that_the_stream_decides_are_as_the_program_has_them(mechanism):
-    """Those that carry the word are needed in the program, and no other that it decides is."""
+    """Edges that carry the word are needed in the program; no other decided edge is."""
     compiled = build_compiled(mechanism)
     fixed, needed = list_fixed_edges(list_carriers(compiled)), list_needed_edges(compiled)
     for step, edges in fixed.items():

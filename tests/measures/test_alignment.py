@@ -40,7 +40,7 @@ def find_loss(model, fact):
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_a_step_along_the_gradient_lowers_the_loss_by_its_square(kind):
-    """Of all layers together, in float64: nothing is left out, and the loss is the answer's."""
+    """All layers together, in float64: nothing is left out, and the loss is the answer's."""
     model = make_model("tiny", kind)
     model = replace(model, net=copy.deepcopy(model.net).double().requires_grad_(True))
     (fact, back), step = PAIRED[0], 1e-4

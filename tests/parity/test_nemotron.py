@@ -37,7 +37,7 @@ def peer():
 
 @pytest.fixture(scope="module")
 def folder(peer, tmp_path_factory):
-    """The same network by the names and settings of Nemotron-Labs-Diffusion's files."""
+    """A Ministral 3 network by the names and settings of Nemotron-Labs-Diffusion's files."""
     place = tmp_path_factory.mktemp("nemotron")
     peer.save_pretrained(place)
     settings = json.loads((place / "config.json").read_text()) | {

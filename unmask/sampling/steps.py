@@ -241,8 +241,9 @@ def _choose(
     scores = _check_tensor("order", strategy.order(state, streams.at("order")), state.open)
     is_seen = scores.device.type == "cpu"  # to look would have a GPU wait
     # Where predictions are none either, the step says so itself, of the network.
-    is_off = scores.isnan() & state.open & ~state.confidence.isnan()
-    if scores.is_complex() or (is_seen and is_off.any()):
+    if scores.is_complex() or (
+        is_seen and (scores.isnan() & state.open & ~state.confidence.isnan()).any()
+    ):
         raise UserError("the order returned scores that are no numbers: expected one for each.")
     return choose_first(scores.double(), state.open, count), back
 
