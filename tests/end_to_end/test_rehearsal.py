@@ -62,7 +62,7 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask correctors": {"--languages": "1", "--draws": "2", "--rows": "4", "--most-calls": "8"},
     "unmask gradients": {"--number": "2", "--tokens": "2", "--length": "2", "--draws": "2"},
     "unmask circuit": {
-        "--facts": "2", "--known": "0", "--edges": "0.001", "--strongest": "0.001",
+        "--any-answer": "", "--facts": "1", "--known": "0", "--edges": "0.001", "--strongest": "0.001",
         "--points": "1", "--neurons": "1", "--steps": "4",
     },
     "unmask features": {
@@ -106,6 +106,8 @@ PRESENT = {
     "--texts 10000": "--texts 24",
     "--words 16": "--words 4",
     "--layer 2,8,14,20,26": "--layer 0,1,2",
+    "--edit-layer 15": "--edit-layer 1",
+    r"--layer \{each\}": "--layer 1",
     "text-1000000": "text-4000",
     "text-2000000": "text-6000",
     "text-50000": "text-4000",
