@@ -62,8 +62,8 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask correctors": {"--languages": "1", "--draws": "2", "--rows": "4", "--most-calls": "8"},
     "unmask gradients": {"--number": "2", "--tokens": "2", "--length": "2", "--draws": "2"},
     "unmask circuit": {
-        "--any-answer": "", "--facts": "1", "--known": "0", "--edges": "0.001", "--strongest": "0.001",
-        "--points": "1", "--neurons": "1", "--steps": "4",
+        "--any-answer": "", "--facts": "1", "--known": "0", "--edges": "0.001",
+        "--strongest": "0.001", "--points": "1", "--neurons": "1", "--steps": "4",
     },
     "unmask features": {
         "--facts": "2", "--texts": "2", "--draws": "1", "--size": "32", "--k": "4",
