@@ -276,11 +276,15 @@ def test_a_stage_is_made_from_its_sweep_file() -> None:
 
 
 def test_kept_tables_are_shrunk_and_read_as_wide_numbers(tmp_path) -> None:
-    """Seven digits stay, and all else: columns, groups of rows, the schema; summaries go."""
+    """Seven digits stay, and all else: few values, groups of rows, the schema; summaries go."""
     parts = Parts(tmp_path / "parts", "own/1")
     drawn = numpy.random.default_rng(0).normal(size=(2, 500)).tolist()
     for key, numbers in zip("ab", drawn, strict=True):
-        parts.write(key, [{"text": key, "number": x, "count": i} for i, x in enumerate(numbers)])
+        rows = [
+            {"text": key, "number": x, "count": i, "rate": 0.1 * (i % 9)}
+            for i, x in enumerate(numbers)
+        ]
+        parts.write(key, rows)
     path = tmp_path / "run" / "own.parquet"
     path.parent.mkdir()
     parts.gather(("a", "b"), path, "bfloat16")

@@ -131,6 +131,7 @@ FILES = {
         '"cadence.facts": 0': '"budget.steps": 2, "batch.rows": 6, "cadence.facts": 0',
         "steps=[(]16,[)]": "steps=(2,)", "context=128, stride=64": "context=32, stride=16",
     },
+    "study_page.py": {"STEPS = 0.8, 32": "STEPS = 0.8, 2"},
     "best_recall.py": {
         "budget.steps=3600": "budget.steps=3",
         '"steps": 32': '"steps": 2',

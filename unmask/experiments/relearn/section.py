@@ -16,8 +16,6 @@ FOLLOWS, STAYS = 0.5, 0.9
 which there are two."""
 LEFT = 0.5
 """The share that follows or stays below which the other direction was lost."""
-ROUNDING = 1e-6
-"""Kept tables have seven digits: 0.9 is read back as 0.89999998, which is no less than 0.9."""
 ONE_WAY, BOTH, DRIFT, EDITED = "one way", "both", "drift", "edited"
 CONDITIONS = {
     ONE_WAY: "other direction taught",
@@ -93,11 +91,11 @@ def _name_condition(row: tidy.Record) -> str:
 def say_void(row: tidy.Record, enough: float, kept: float) -> str:
     """Why a run says nothing; empty where it counts."""
     reasons = []
-    if row["learned"] < enough - ROUNDING:
+    if row["learned"] < enough:
         reasons.append(f"{row['learned']:.0%} learned")
     for way, given in (("d2p", "descriptions"), ("p2d", "names")):
         left = row[f"kept_{way}"]
-        if left is not None and left < kept - ROUNDING:
+        if left is not None and left < kept:
             reasons.append(f"{left:.0%} kept of other facts, {given} given")
     return "; ".join(reasons).replace("%", " %")
 
