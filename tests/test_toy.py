@@ -123,7 +123,7 @@ def test_command_writes_its_numbers(tmp_path):
 @pytest.mark.prove
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_variant_learns_the_language(tmp_path, seed):
-    report = run_toy(ToySettings(seed=seed), tmp_path)
+    report = run_toy(ToySettings(seed=seed, samples=20_000), tmp_path)
     for outcome in report.outcomes:
         assert outcome.distance <= (0.2 if outcome.name in FARTHER else 0.1), outcome
     assert torch.tensor([outcome.loss for outcome in report.outcomes]).isfinite().all()

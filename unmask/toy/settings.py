@@ -16,5 +16,5 @@ class ToySettings(CheckedSettings):
     steps: int | None = option(
         None, "Training steps; by default each has its own.", least=1, most=10**8
     )
-    samples: int = option(20_000, "Samples to draw from each.", least=1, most=10**8)
+    samples: int = option(5_000, "Samples to draw from each.", least=1, most=10**8)
     seed: int = option(0, "Seed of the networks, the noise and the samples.", least=0)
