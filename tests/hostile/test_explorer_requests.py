@@ -26,6 +26,7 @@ BODIES = {
     "python": {"view": "write", "request": {"model": "model", "canvas": CANVAS}},
     "write": {"model": "model", "canvas": CANVAS, "settings": SETTINGS, "top": 2},
     "position": {"model": "model", "canvas": CANVAS, "position": 5, "step": 1, "steps": 2},
+    "smearing": {"model": "model", "states": [[1, 2, 3], [1, 2, 3]]},
     "move": {"model": "model", "from": PLACE, "to": PLACE, "settings": SETTINGS},
     "trace": TRACE,
     "restore": TRACE | {"part": "resid", "layer": 0, "position": 2},

@@ -15,7 +15,7 @@ import unmask
 from unmask.base.config import CheckedSettings
 from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
-from unmask.explorer import edits, interventions, requests, views
+from unmask.explorer import edits, interventions, requests, smearing, views
 from unmask.explorer.session import Explorer
 from unmask.net.model import Model
 
@@ -113,6 +113,7 @@ PUBLIC: dict[str, tuple[type[CheckedSettings], Any]] = {
 """The body of each view that is one public call, and what writes it."""
 VIEWS: dict[str, tuple[type[CheckedSettings], Any]] = PUBLIC | {
     "position": (requests.PositionRequest, views.look_at_position),
+    "smearing": (requests.SmearingRequest, smearing.find_smearing),
     "restore": (requests.RestoreRequest, interventions.restore),
     "move": (requests.MoveRequest, interventions.move),
     "edit": (requests.EditFactRequest, edits.try_edit),

@@ -92,6 +92,22 @@ class PositionRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SmearingRequest(CheckedSettings):
+    """The states of a written canvas, which are equally long."""
+
+    model: str
+    states: tuple[tuple[int, ...], ...]
+
+    def _problems(self) -> Iterator[str]:
+        lengths = sorted({len(state) for state in self.states})
+        if not 1 <= len(self.states) <= MOST_STEPS + 1 or len(lengths) != 1 or lengths[0] == 0:
+            yield (
+                f"'states' has {len(self.states)} states of {lengths} tokens: expected 1 to "
+                f"{MOST_STEPS + 1}, equally long"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuestionRequest(CheckedSettings):
     """A prompt with its subject."""
 

@@ -162,6 +162,7 @@ def _describe_model(key: str, model: Model) -> dict[str, Any]:
         "layers": config.layers,
         "parameters": sum(each.numel() for each in model.net.parameters()),
         "mask_id": model.mask_id if has_mask else None,
+        "fills_masks": model.paradigm.fills_masks,
         "mask_text": MASK if has_mask else None,
         "dtype": name_dtype(weight.dtype),
         "device": str(model.device),
