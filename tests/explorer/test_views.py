@@ -147,6 +147,45 @@ def _number_places(smear):
     }
 
 
+def test_features_of_a_position_are_those_of_its_states(client, explorer, facts):
+    model, dictionary = explorer.models["model"], explorer.features.dictionary
+    drawn = unmask.sample(model, facts[0]["prompt"], steps=5, length=36)
+    states, position = drawn.states[:, 0], 30
+    body = {"model": "model", "states": states.tolist(), "position": position, "top": 6}
+    found = call(client, "features", body)
+    with torch.inference_mode(), model.net.capture(dictionary.site) as kept:
+        model.logits(states)
+    values = dictionary.encode(kept[dictionary.site])[:, position]
+    assert [each["feature"] for each in found] == values.amax(0).topk(6).indices.tolist()
+    for each in found:
+        assert each["values"] == pytest.approx(values[:, each["feature"]].tolist(), abs=1e-4)
+        said = model.net.unembed(dictionary.w_dec[each["feature"]][None, None])[0, 0]
+        assert each["says"][0] == model.tokenizer.piece(int(said.argmax()))
+    assert run_code(client, "features", body)["answer"] == found
+    answer = client.post("/api/features", json=body | {"model": "twin"})
+    assert answer.status_code == 400 and "no dictionary of reversal-ar" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("schedule", ["all", "early", "late"])
+def test_a_text_is_steered_as_steer_steers_it(client, explorer, facts, schedule):
+    model, dictionary = explorer.models["model"], explorer.features.dictionary
+    body = {"model": "model", "canvas": {"prompt": facts[0]["prompt"]}}
+    body["settings"] = {"steps": 4, "length": 36}
+    plain = stream(client, "write", body)[-1][1]["text"]
+    body["steering"] = {"feature": 822, "strength": 6.0, "schedule": schedule}
+    steered = stream(client, "write", body)[-1][1]["text"]
+    more = {"steps": 4, "schedule": schedule}
+    with unmask.steer(model, dictionary.site, dictionary.w_dec[822], 6.0, **more):
+        expected = unmask.sample(model, facts[0]["prompt"], steps=4, length=36).texts[0]
+    assert steered == expected == run_code(client, "write", body)["drawn"].texts[0] != plain
+    # Nothing of it is left.
+    del body["steering"]
+    assert stream(client, "write", body)[-1][1]["text"] == plain
+    body["steering"] = {"feature": 1024}
+    (error,) = [data["error"] for name, data in stream(client, "write", body) if name == "error"]
+    assert "expected 0 to 1023" in error
+
+
 def test_remasked_tokens_go_back(client):
     settings = {"steps": 12, "remasking": "low=0.5", "length": 20}
     body = {"model": "model", "canvas": {"prompt": "We sat down beside"}, "settings": settings}

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, build, option, option_of
 from unmask.base.errors import UserError
+from unmask.dictionaries.steering import StepSchedule
 from unmask.editing.settings import Editing
 from unmask.tracing.settings import PartName, Tracing
 
@@ -70,6 +71,15 @@ class TokenizeRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SteeringRequest(CheckedSettings):
+    """A feature of the open dictionary that is added while a text is written."""
+
+    feature: int | None = option(None, "Its number; nothing is added by default.", least=0)
+    strength: float = option(2.0, "How many times its direction is added; below 0 it is taken.")
+    schedule: StepSchedule = option("all", "In which steps.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class WriteRequest(CheckedSettings):
     """A canvas to be written, and how many guesses to send along."""
 
@@ -77,6 +87,7 @@ class WriteRequest(CheckedSettings):
     canvas: CanvasRequest
     settings: WriteSettings = WriteSettings()
     top: int = option(5, "Guesses at each open position.", least=1, most=50)
+    steering: SteeringRequest = SteeringRequest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +103,7 @@ class PositionRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmearingRequest(CheckedSettings):
+class StatesRequest(CheckedSettings):
     """The states of a written canvas, which are equally long."""
 
     model: str
@@ -105,6 +116,20 @@ class SmearingRequest(CheckedSettings):
                 f"'states' has {len(self.states)} states of {lengths} tokens: expected 1 to "
                 f"{MOST_STEPS + 1}, equally long"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesRequest(StatesRequest):
+    """A position of the states, whose features are wanted."""
+
+    position: int = option(0, "The position.", least=0)
+    top: int = option(10, "How many features.", least=1, most=100)
+
+    def _problems(self) -> Iterator[str]:
+        problems = list(super()._problems())
+        yield from problems
+        if not problems and self.position >= len(self.states[0]):
+            yield f"'position' is {self.position}, of {len(self.states[0])} positions"
 
 
 @dataclass(frozen=True, kw_only=True)

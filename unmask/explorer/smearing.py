@@ -16,7 +16,7 @@ from unmask.evaluation.smearing import (
     find_token_smear,
     predict_state,
 )
-from unmask.explorer.requests import SmearingRequest
+from unmask.explorer.requests import StatesRequest
 from unmask.explorer.session import TokenTexts
 from unmask.explorer.worker import Emit
 from unmask.net.model import Model
@@ -29,7 +29,7 @@ LEAST_SHOWN = 0.01
 
 
 @torch.inference_mode()
-def find_smearing(model: Model, request: SmearingRequest, emit: Emit) -> list[dict[str, Any]]:
+def find_smearing(model: Model, request: StatesRequest, emit: Emit) -> list[dict[str, Any]]:
     """For each state the expected length, and the token and the rival text that are smeared.
 
     Predictions are those without guidance. End tokens and masks count as nobody's smear.
