@@ -22,7 +22,7 @@ from unmask.explorer.worker import Emit
 from unmask.net.model import Model
 from unmask.sampling.canvas import encode_pattern
 
-STATES = 4
+STATES = 2
 """States of one pass; a reader who leaves ends the work after these."""
 LEAST_SHOWN = 0.01
 """Less than so much at a place is not sent."""
