@@ -245,6 +245,9 @@ def test_every_view_fits_and_locks_nobody_out(browser, address, width, scheme):
                 page.locator("#trace-map td").nth(100).click()
                 page.locator("#trace-panel dd.restored").wait_for()
                 page.locator("#move > summary").click()
+                page.locator("#circuit > summary").click()
+                page.click("#circuit-find")
+                page.locator("#circuit-picture[aria-busy=false] svg").first.wait_for()
             else:
                 page.click(f"#tab-{name}")
             if name == "features":

@@ -39,6 +39,8 @@ BODIES = {
     "smearing": {"model": "model", "states": [[1, 2, 3], [1, 2, 3]]},
     "move": {"model": "model", "from": PLACE, "to": PLACE, "settings": SETTINGS},
     "trace": TRACE,
+    "circuit": QUESTION
+    | {"answer": "baker", "other_subject": "Mira Holm", "other_answer": "smith", "steps": 2},
     "restore": TRACE | {"part": "resid", "layer": 0, "position": 2},
     "edit": QUESTION | {"old": "a", "new": "b", "search_steps": 1, "steps": 2, "length": 24},
     "undo": {"model": "model"},

@@ -15,7 +15,7 @@ import unmask
 from unmask.base.config import CheckedSettings
 from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
-from unmask.explorer import edits, features, interventions, requests, smearing, views
+from unmask.explorer import circuits, edits, features, interventions, requests, smearing, views
 from unmask.explorer.session import Explorer
 from unmask.net.model import Model
 
@@ -129,6 +129,7 @@ PUBLIC: dict[str, tuple[type[CheckedSettings], Any]] = {
 VIEWS: dict[str, tuple[type[CheckedSettings], Any]] = PUBLIC | {
     "position": (requests.PositionRequest, views.look_at_position),
     "features": (requests.FeaturesRequest, features.find_features),
+    "circuit": (requests.CircuitRequest, circuits.find_circuit),
     "smearing": (requests.StatesRequest, smearing.find_smearing),
     "restore": (requests.RestoreRequest, interventions.restore),
     "move": (requests.MoveRequest, interventions.move),

@@ -174,6 +174,24 @@ class TraceRequest(QuestionRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CircuitRequest(QuestionRequest):
+    """A fact whose circuit is wanted, and what stands beside it."""
+
+    answer: str
+    other_subject: str = option("", "Another subject; by default one of the shipped corpus.")
+    other_answer: str = option("", "The answer to the same question about it.")
+    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=MOST_STEPS)
+    edges: int = option(40, "Edges of a step that are measured.", least=0, most=1000)
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if not self.answer.strip():
+            yield "the answer is empty, expected what the model should say"
+        for text in (self.answer, self.other_subject, self.other_answer):
+            yield from _check_length("text", text)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestoreRequest(TraceRequest):
     """A cell of a trace, whose restored generation is wanted."""
 

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
-from unmask.explorer import edits, features, interventions, smearing, views
+from unmask.explorer import circuits, edits, features, interventions, smearing, views
 from unmask.explorer import requests as bodies
 from unmask.explorer.code import write_python
 from unmask.explorer.session import (
@@ -78,6 +78,7 @@ CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
 """Calls that compute one answer: what they are sent, and what they do with it."""
 STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "write": (bodies.WriteRequest, features.write_steered),
+    "circuit": (bodies.CircuitRequest, _on_model(circuits.find_circuit)),
     "smearing": (bodies.StatesRequest, _on_model(smearing.find_smearing)),
     "trace": (bodies.TraceRequest, _on_model(interventions.trace)),
     "edit": (bodies.EditFactRequest, edits.edit_fact),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
 from unmask.base.runs import RECORD, read_record
 from unmask.blocks.labels import name_split
-from unmask.data.corpus import TESTS
+from unmask.data.corpus import TESTS, Corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import MASK
 from unmask.dictionaries.dictionary import Dictionary, shipped_dictionaries
@@ -216,14 +217,21 @@ def _describe_model(key: str, model: Model) -> dict[str, Any]:
     }
 
 
-def _list_facts(model: Model) -> list[dict[str, Any]]:
-    """Facts that a shipped model was trained on, each asked both ways; none for other models."""
+def read_shipped_corpus(model: Model) -> Corpus | None:
+    """What a shipped model was trained and tested on; None for other models."""
     (family,) = parse_families([model])
     recipe = family.read_shipped_recipe()
-    if recipe is None:
-        return []
-    corpus = make_reversal_corpus(recipe["facts"], recipe["seed"])
-    rows = []
+    return None if recipe is None else _make_corpus(recipe["facts"], recipe["seed"])
+
+
+_make_corpus = cache(make_reversal_corpus)
+
+
+def _list_facts(model: Model) -> list[dict[str, Any]]:
+    """Facts that a shipped model was trained on, each asked both ways; none for other models."""
+    corpus, rows = read_shipped_corpus(model), []
+    if corpus is None:
+        return rows
     for same, reverse in zip(TESTS[::2], TESTS[1::2], strict=True):
         ids = list(dict.fromkeys(fact.fact_id for fact in corpus[same]))[:FACTS_SHOWN]
         for fact_id, split in product(ids, (same, reverse)):
