@@ -42,6 +42,9 @@ def test_the_circuit_of_a_fact_is_drawn_step_by_step(page):
     page.reload()
     page.locator("#circuit-status", has_text=re.compile(r"steps? in [\d.]+ s")).wait_for()
     assert page.locator("#circuit-picture table").inner_text() == shown
+    page.select_option("#trace-fact", "1")
+    page.locator("#trace-map[aria-busy=false]").wait_for()
+    assert page.locator("#circuit-picture svg").count() == 0, "it was another fact's"
 
 
 def test_a_circuit_that_cannot_be_asked_for_is_a_sentence(page):

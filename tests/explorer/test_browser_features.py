@@ -4,7 +4,14 @@ import pytest
 import torch
 
 import unmask
-from tests.explorer.pages import copy_python, open_page, pick_features, read_ids, serve
+from tests.explorer.pages import (
+    copy_python,
+    open_page,
+    pick_features,
+    read_ids,
+    save_html,
+    serve,
+)
 from tests.explorer.pages import wait_for_runs as wait
 
 pytestmark = pytest.mark.prove
@@ -68,7 +75,7 @@ def click_feature(page) -> None:
     wait(page, "features", 2)
 
 
-def test_a_token_has_its_features_over_the_steps(page, values, drawn):
+def test_a_token_has_its_features_over_the_steps(page, values, drawn, tmp_path):
     panel = page.locator("#features-panel")
     shown = [int(each) for each in panel.locator(".feature").all_inner_texts()]
     assert shown == values.amax(0).topk(10).indices.tolist()
@@ -80,6 +87,8 @@ def test_a_token_has_its_features_over_the_steps(page, values, drawn):
     assert written.get_attribute("data-step") == str(int(drawn.committed_at[0, POSITION]))
     answer = copy_python(page, "features")["answer"]
     assert [each["feature"] for each in answer] == shown
+    saved = save_html(page, "features", tmp_path).read_text("utf-8")
+    assert all(f">{feature}</span>" in saved for feature in shown) and "<button" not in saved
 
 
 def test_a_click_steers_and_undo_brings_the_text_back(page, drawn, steer):

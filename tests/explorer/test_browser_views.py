@@ -143,7 +143,7 @@ def test_the_map_of_steps_shows_expected_length_and_smearing(page, card, model, 
     word = model.tokenizer.piece(int(smear.token[step])).strip()
     assert f"{round(100 * float(smear.amount[step]))} % of “{word}” is smeared" in title
     home = card.locator(f'[data-step="{step}"][data-position="{int(smear.home[step])}"]')
-    assert "home" in home.get_attribute("class") and "sure to come" in home.get_attribute("title")
+    assert "home" in home.get_attribute("class") and "is smeared" in home.get_attribute("title")
     place = int(smear.lost[step].argmax())
     lost = card.locator(f'[data-step="{step}"][data-position="{place}"]')
     share = f"{round(100 * float(smear.lost[step, place]))} % of “{word}” goes away here"

@@ -44,6 +44,14 @@ export class CircuitTool {
     this.place.setAttribute("aria-busy", "false");
   }
 
+  /** Another fact is traced: its circuit has not been asked for. */
+  leave(fact) {
+    if (!this.request || ["model", "prompt", "answer", "steps"].every((name) => this.request[name] === fact[name])) return;
+    this.request = null;
+    this.place.replaceChildren();
+    this.status.textContent = byId("circuit-notes").textContent = "";
+  }
+
   begin(data) {
     Object.assign(this, data, { all: data.steps, steps: [] });
     const notes = [`Beside it stands ${quoteToken(data.other)}.`], alike = data.steps.filter((step) => !data.asked.includes(step));

@@ -161,7 +161,7 @@ export class FeaturesView {
     if (!found.length) return make("p", { className: "hint", textContent: "No feature fires here." });
     const most = Math.max(...found.flatMap(({ values }) => values));
     const rows = found.map(({ feature, says, values }) => make("tr", {},
-      make("th", { scope: "row" }, make("button", { type: "button", className: "feature", title: `Write again with feature ${feature} added`, "data-feature": feature, "aria-pressed": "false", textContent: feature, onclick: () => this.steer({ feature, says }) })),
+      make("th", { scope: "row" }, make("button", { type: "button", className: "candidate feature", title: `Write again with feature ${feature} added`, "data-feature": feature, "aria-pressed": "false", textContent: feature, onclick: () => this.steer({ feature, says }) })),
       make("td", { className: "word", title: says.map(quoteToken).join(" "), textContent: says.slice(0, 3).map((text) => text.trim() || quoteToken(text)).join(", ") }),
       make("td", {}, make("div", { className: "strip", role: "img", "aria-label": `Feature ${feature} by steps done: ${values.map((value) => value.toFixed(2)).join(", ")}` }, ...values.map((value, step) => make("span", {
         className: step === written && step ? "written" : "", "--p": value / most, "data-step": values.length > 1 ? step : undefined,

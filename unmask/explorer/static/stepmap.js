@@ -58,7 +58,7 @@ export class StepMap {
   makeSmearing() {
     this.chart = make("div", { className: "chart" });
     this.says = make("p", { className: "hint", role: "status" });
-    const items = [["home", "a token that is sure to come, where it is likeliest"], ["lost", "its probability elsewhere that goes away once it is written there: the token is smeared"], ["rival", "here two texts are still possible: choosing one token or the other changes other places"]];
+    const items = [["home", "a smeared token, sure to come but not yet where: here it is likeliest"], ["lost", "its probability here, which goes away once it is written there"], ["rival", "here two texts are still possible: choosing one token or the other changes other places"]];
     const legend = make("ul", { className: "legend", "aria-label": "Legend of smearing" }, ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch cell smear ${name}`, "aria-hidden": "true" }), label)));
     this.smearing = make("section", { className: "smearing", hidden: true }, legend, this.says, make("h4", { textContent: "Expected length, step by step" }), this.chart,
       make("p", { className: "hint" }, "How many tokens the text has up to its end, the prompt included: the sum over positions of 1 − p(end). Length and smearing are those of ", make("code", { textContent: "unmask transparency" }), ", from predictions without guidance; a marked cell and a step's number say how much is smeared when the pointer rests there."));
@@ -110,7 +110,7 @@ export class StepMap {
       `${percent(token.amount)} of ${quoteToken(token.text)} is smeared`, `two texts are possible to ${percent(sequence.amount)}`];
     row.title = says.join("; ");
     for (const [at, lost] of Object.entries(token.lost)) if (lost >= LEAST_SHOWN) this.tag(state, at, "lost", lost, `${percent(lost)} of ${quoteToken(token.text)} goes away here once it is written at position ${token.home}`);
-    if (token.amount >= LEAST_SHOWN) this.tag(state, token.home, "home", 1, `${quoteToken(token.text)} is sure to come but not yet where: ${percent(token.amount)} of it is spread over places near by`);
+    if (token.amount >= LEAST_SHOWN) this.tag(state, token.home, "home", 1, `${quoteToken(token.text)} is smeared: ${percent(token.amount)} of it is spread over places near by, and here it is likeliest`);
     const places = Object.values(sequence.apart).filter((apart) => apart >= 0.5).length;
     if (sequence.amount >= LEAST_SHOWN) this.tag(state, sequence.place, "rival", sequence.amount, `${quoteToken(one)} here or ${quoteToken(other)} are two texts: ${plural(places, "other position")} would mostly change (${percent(sequence.amount)})`);
   }

@@ -115,6 +115,7 @@ export class TraceView {
     if (typeof request === "string") { announce(request, true); return; }
     announce("");
     this.request = request;
+    this.circuit.leave(request);
     this.picked = null;
     this.clearPanel();
     this.app.remember();

@@ -157,6 +157,7 @@ export class WriteView {
 
   /** Run a request into a card, from a state of the run that is there or anew. */
   async fill(card, request, from = null) {
+    this.looking.stop();
     const run = from === null ? new Run(card.model) : card.run;
     if (from === null) card.open(run, card.model);
     if (run.isCausal && request.canvas.prompt?.includes("[MASK]")) {
