@@ -52,6 +52,20 @@ def test_its_features_keep_the_states_of_facts_it_was_not_trained_on(model):
     assert float(left) < 0.1 < 0.5 < float((x - random.reconstruct(x)).square().sum() / spread)
 
 
+@pytest.mark.prove  # and only where sae-lens is installed, in an environment of its own
+@pytest.mark.filterwarnings("ignore")  # sae-lens' own
+def test_saelens_opens_what_ships():
+    sae_lens = pytest.importorskip("sae_lens")
+    theirs = sae_lens.SAE.load_from_disk(shipped_dictionaries()[MODEL])
+    ours, x = (
+        unmask.Dictionary.load(MODEL),
+        torch.randn(20, 256, generator=torch.Generator().manual_seed(0)),
+    )
+    features = theirs.encode(x).float()  # counted in float16 there
+    assert torch.equal(features > 0, ours.encode(x) > 0)
+    torch.testing.assert_close(features, ours.encode(x), atol=0.01, rtol=0.01)
+
+
 def test_a_dictionary_of_other_states_is_refused(model, tmp_path):
     assert open_dictionary(unmask.load("reversal-ar", device="cpu")) is None
     for width, site, words in (

@@ -75,7 +75,9 @@ class SteeringRequest(CheckedSettings):
     """A feature of the open dictionary that is added while a text is written."""
 
     feature: int | None = option(None, "Its number; nothing is added by default.", least=0)
-    strength: float = option(2.0, "How many times its direction is added; below 0 it is taken.")
+    strength: float = option(
+        2.0, "How many times its direction is added; below 0 it is taken.", least=-1e6, most=1e6
+    )
     schedule: StepSchedule = option("all", "In which steps.")
 
 
@@ -107,7 +109,7 @@ class StatesRequest(CheckedSettings):
     """The states of a written canvas, which are equally long."""
 
     model: str
-    states: tuple[tuple[int, ...], ...]
+    states: tuple[tuple[int, ...], ...] = option((), "Token ids of each.", least=0)
 
     def _problems(self) -> Iterator[str]:
         lengths = sorted({len(state) for state in self.states})
