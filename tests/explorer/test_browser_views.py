@@ -156,6 +156,18 @@ def test_the_map_of_steps_shows_expected_length_and_smearing(page, card, model, 
     assert not page.is_checked("#write-smearing") and dots.count() == 0
 
 
+def test_a_position_is_opened_before_the_rest_is_measured(page):
+    write(page, PROMPT, steps=24, canvas_length=LENGTH)
+    card = page.locator("#write article.run").first
+    dots, asked = card.locator(".smearing circle"), []
+    dots.first.wait_for()
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    card.locator(".token").nth(30).click()
+    page.locator("#write-panel .reading[aria-busy=false]").wait_for()
+    dots.nth(24).wait_for()
+    assert dots.count() == 25 and asked == ["position", "smearing"]
+
+
 def test_a_position_is_opened(page, card, model, drawn):
     step = 2
     show_step(card, step)

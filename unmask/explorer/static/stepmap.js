@@ -83,12 +83,19 @@ export class StepMap {
     this.forget();
     this.request = request;
     this.smearing.hidden = false;
+    await this.goOn(signal);
+  }
+
+  /** Measure the states that are left. */
+  async goOn(signal) {
+    const { states } = this.request ?? { states: [] }, done = this.lengths.length;
+    if (done >= states.length) return;
     try {
-      for await (const [name, data] of stream("/api/smearing", request, signal)) {
+      for await (const [name, data] of stream("/api/smearing", { ...this.request, states: states.slice(done) }, signal)) {
         if (name === "queued") this.says.textContent = `waiting: ${plural(data.before, "job")} before this one`;
         if (name !== "state") continue;
-        this.says.textContent = `measured: ${data.state + 1} of ${plural(request.states.length, "state")}`;
-        this.add(data);
+        this.add({ ...data, state: done + data.state });
+        this.says.textContent = `measured: ${this.lengths.length} of ${plural(states.length, "state")}`;
       }
       this.says.textContent = "";
     } catch (error) {

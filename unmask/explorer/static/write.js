@@ -124,9 +124,9 @@ export class WriteView {
   makeCard(model) {
     const card = new RunCard({
       plays: true,
-      onselect: (each, position) => { each.map.mark(each.step, position); this.panel.show(each, position); reveal(this.panel.element); this.app.remember(); },
+      onselect: (each, position) => { each.map.mark(each.step, position); this.read(each, position); reveal(this.panel.element); this.app.remember(); },
       onstep: (each) => {
-        if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.panel.show(each, each.selected);
+        if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.read(each, each.selected);
         each.map.mark(each.step, each.selected);
         this.drawChanges(each);
       },
@@ -175,6 +175,13 @@ export class WriteView {
       this.look(card);
       this.drawChanges(card);
     });
+  }
+
+  /** Open a position; what is being measured lets it go first. */
+  async read(card, position) {
+    const isMeasuring = this.looking.stop();
+    await this.panel.show(card, position);
+    if (isMeasuring) for (const { map } of this.cards) this.looking.run((signal) => map.goOn(signal));
   }
 
   /** What each state of a written canvas expects and smears, below its map of steps. */
