@@ -80,6 +80,7 @@ def build_wheel(folder: Path) -> Path:
     (wheel,) = folder.glob("wheels/*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {"unmask/py.typed", "unmask/assets/reversal-mdm/model.safetensors"} <= set(names)
+    assert "unmask/assets/features/reversal-mdm/sae_weights.safetensors" in names
     assert all(name.startswith("unmask") for name in names)
     return wheel
 

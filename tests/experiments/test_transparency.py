@@ -15,17 +15,16 @@ from unmask import UserError
 from unmask.blocks.tidy import select
 from unmask.evaluation.detection import choose_alarm, estimate_area
 from unmask.evaluation.signals import find_backwards
-from unmask.experiments.correctors.laws import ExactModel
-from unmask.experiments.transparency import languages
-from unmask.experiments.transparency.detectors import (
+from unmask.evaluation.smearing import (
     doubt_length,
     expect_length,
-    find_needed,
-    find_revised,
     find_sequence_smear,
     find_token_smear,
     predict_state,
 )
+from unmask.experiments.correctors.laws import ExactModel
+from unmask.experiments.transparency import languages
+from unmask.experiments.transparency.detectors import find_needed, find_revised
 from unmask.experiments.transparency.measure import MEASURE
 from unmask.experiments.transparency.scoring import REVISION, score_corpus
 from unmask.measures.table import find_measure
@@ -50,10 +49,31 @@ def test_smearing_is_the_dose_and_nothing_where_places_are_by_themselves(make):
     for corpus in make(Random(1), 4, 8):
         model, xt = ExactModel.make(corpus.law), begin(corpus)
         p = predict_state(model, xt)
-        values = FORCED[make](model, xt, p)
+        values = FORCED[make](model, xt, p).amount
         assert values.tolist() == pytest.approx([corpus.dose] * 4, abs=1e-9), corpus.name
         (other,) = {*FORCED.values()} - {FORCED[make]}
-        assert float(other(model, xt, p).max()) < 0.2, corpus.name
+        assert float(other(model, xt, p).amount.max()) < 0.2, corpus.name
+
+
+def test_smearing_says_what_is_smeared_and_where():
+    """The token that moves, or the two texts, of the law at half its dose."""
+    for make, find in FORCED.items():
+        corpus = next(each for each in make(Random(1), 4, 8) if each.dose > 0.3)
+        model, xt = ExactModel.make(corpus.law), begin(corpus)
+        smear = find(model, xt, predict_state(model, xt))
+        for question in range(4):
+            texts = corpus.law.texts[corpus.law.texts[:, 0] == question]
+            if find is find_token_smear:
+                assert int(smear.token[question]) == 4 + question
+                assert float(smear.lost[question].sum()) == pytest.approx(
+                    float(smear.amount[question])
+                )
+                assert float(smear.lost[question, smear.home[question]]) == 0
+            else:
+                place = int(smear.place[question])
+                assert {*smear.tokens[question].tolist()} == {*texts[:, place].tolist()}
+                others = [at for at in range(1, 8) if at != place]
+                assert smear.apart[question, others].tolist() == pytest.approx([1.0] * 6)
 
 
 def test_the_expected_length_is_the_mean_of_what_can_come():

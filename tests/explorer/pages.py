@@ -81,6 +81,16 @@ def write(page: Any, prompt: str, **settings: object) -> None:
     wait_for_runs(page, "write", 2)
 
 
+def pick_features(page: Any, prompt: str, position: int, **settings: object) -> None:
+    """Write a prompt in the view of features, and select a token of it."""
+    choose_settings(page, "features", **settings)
+    page.fill("#features-prompt", prompt)
+    page.press("#features-prompt", "Enter")
+    wait_for_runs(page, "features", 1)
+    page.locator("#features article.run").first.locator(".token").nth(position).click()
+    page.locator("#features-panel .reading[aria-busy=false]").wait_for()
+
+
 def wait_for_runs(page: Any, view: str, count: int) -> None:
     for i in range(count):
         page.locator(f"#{view} article.run[aria-busy=false]").nth(i).wait_for()

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 import unmask
 from unmask.explorer.server import make_app
-from unmask.explorer.session import Explorer
+from unmask.explorer.session import Explorer, open_dictionary
 from unmask.explorer.worker import Worker
 
 TOKEN = "a-token"
@@ -24,12 +24,9 @@ HEADERS = {"X-Unmask-Token": TOKEN}
 
 def load_pair() -> Explorer:
     """The shipped pair."""
-    return Explorer(
-        {
-            "model": unmask.load("reversal-mdm", device="cpu", dtype="float32"),
-            "twin": unmask.load("reversal-ar", device="cpu", dtype="float32"),
-        }
-    )
+    model = unmask.load("reversal-mdm", device="cpu", dtype="float32")
+    twin = unmask.load("reversal-ar", device="cpu", dtype="float32")
+    return Explorer({"model": model, "twin": twin}, features=open_dictionary(model))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from tests.explorer.pages import (
     REFUSED,
     choose_settings,
     open_page,
+    pick_features,
     read_ids,
     save_html,
     serve,
@@ -22,7 +23,7 @@ from tests.report.test_accessibility import find_faults
 
 pytestmark = pytest.mark.prove
 
-VIEWS = ("write", "trace", "edit", "compare", "runs")
+VIEWS = ("write", "trace", "features", "edit", "compare", "runs")
 FIRST_FRAME = 0.150
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -244,8 +245,15 @@ def test_every_view_fits_and_locks_nobody_out(browser, address, width, scheme):
                 page.locator("#trace-map td").nth(100).click()
                 page.locator("#trace-panel dd.restored").wait_for()
                 page.locator("#move > summary").click()
+                page.locator("#circuit > summary").click()
+                page.click("#circuit-find")
+                page.locator("#circuit-picture[aria-busy=false] svg").first.wait_for()
             else:
                 page.click(f"#tab-{name}")
+            if name == "features":
+                pick_features(page, PROMPT, 20)
+                page.locator("#features-panel .feature").first.click()
+                wait_for_runs(page, "features", 2)
             if name == "edit":
                 page.press("#edit-new", "Enter")
                 page.locator("#edit article[aria-busy=false]:has(dd.after)").nth(1).wait_for()

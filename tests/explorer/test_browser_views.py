@@ -19,6 +19,7 @@ from tests.explorer.pages import (
     wait_for_runs,
     write,
 )
+from unmask.evaluation.smearing import expect_length, find_token_smear, predict_state
 
 pytestmark = pytest.mark.prove
 
@@ -126,6 +127,45 @@ def test_the_map_of_steps_leads_to_any_of_them(page, card, model, drawn):
     page.keyboard.press("Enter")
     assert read_ids(card) == drawn.states[1, 0].tolist()
     assert f"position {cells[0][1]} · step 1" in page.locator("#write-panel").inner_text()
+
+
+def test_the_map_of_steps_shows_expected_length_and_smearing(page, card, model, drawn):
+    """As the functions of `unmask transparency` have them; off they leave no trace."""
+    dots = card.locator(".smearing circle")
+    dots.nth(STEPS).wait_for()
+    xt, end = drawn.states[:, 0], model.tokenizer.end_id
+    p = predict_state(model, xt)
+    lengths = [f"{each:.1f}" for each in expect_length(p, end).tolist()]
+    assert card.locator(".smearing svg").get_attribute("aria-label").endswith(", ".join(lengths))
+    smear = find_token_smear(model, xt, p, [end])
+    step = int(smear.amount.argmax())
+    title = card.locator(f'.stepmap th[data-row="{step}"]').get_attribute("title")
+    word = model.tokenizer.piece(int(smear.token[step])).strip()
+    assert f"{round(100 * float(smear.amount[step]))} % of “{word}” is smeared" in title
+    home = card.locator(f'[data-step="{step}"][data-position="{int(smear.home[step])}"]')
+    assert "home" in home.get_attribute("class") and "is smeared" in home.get_attribute("title")
+    place = int(smear.lost[step].argmax())
+    lost = card.locator(f'[data-step="{step}"][data-position="{place}"]')
+    share = f"{round(100 * float(smear.lost[step, place]))} % of “{word}” goes away here"
+    assert "lost" in lost.get_attribute("class") and share in lost.get_attribute("aria-label")
+    page.uncheck("#write-smearing")
+    assert dots.count() == 0 and card.locator(".stepmap td.smear").count() == 0
+    assert card.locator('.stepmap [title*="goes away"]').count() == 0
+    page.reload()
+    page.locator("#write .stepmap td.cell").first.wait_for()
+    assert not page.is_checked("#write-smearing") and dots.count() == 0
+
+
+def test_a_position_is_opened_before_the_rest_is_measured(page):
+    write(page, PROMPT, steps=24, canvas_length=LENGTH)
+    card = page.locator("#write article.run").first
+    dots, asked = card.locator(".smearing circle"), []
+    dots.first.wait_for()
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    card.locator(".token").nth(30).click()
+    page.locator("#write-panel .reading[aria-busy=false]").wait_for()
+    dots.nth(24).wait_for()
+    assert dots.count() == 25 and asked == ["position", "smearing"]
 
 
 def test_a_position_is_opened(page, card, model, drawn):

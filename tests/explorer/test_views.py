@@ -8,6 +8,12 @@ import torch
 
 import unmask
 from tests.explorer.serving import read_events
+from unmask.evaluation.smearing import (
+    expect_length,
+    find_sequence_smear,
+    find_token_smear,
+    predict_state,
+)
 from unmask.explorer.interventions import make_page_fact
 
 KEYS = ("model", "twin")
@@ -100,6 +106,84 @@ def test_masks_are_filled_and_given_tokens_stay(client, explorer):
     end = stream(client, "write", body)[-2][1]["tokens"]
     assert end[4] == tokens[0] and 3309 not in end
     assert end == run_code(client, "write", body)["drawn"].tokens[0].tolist()
+
+
+def test_smearing_is_that_of_transparency(client, explorer, facts):
+    """By state, whichever states share a pass; the code that is copied gives the same."""
+    model = explorer.models["model"]
+    drawn = unmask.sample(model, facts[0]["prompt"], steps=5, length=36)
+    body = {"model": "model", "states": drawn.states[:, 0].tolist()}
+    *events, (last, _) = stream(client, "smearing", body)
+    found = [event for name, event in events if name == "state"]
+    assert last == "end" and [each["state"] for each in found] == [*range(6)]
+    xt, end = drawn.states[:, 0], model.tokenizer.end_id
+    p = predict_state(model, xt)
+    expected, token = expect_length(p, end), find_token_smear(model, xt, p, [end])
+    sequence = find_sequence_smear(model, xt, p)
+    for step, each in enumerate(found):
+        assert each["expected"] == pytest.approx(float(expected[step]), abs=1e-4)
+        assert each["token"]["amount"] == pytest.approx(float(token.amount[step]), abs=1e-4)
+        assert each["sequence"]["amount"] == pytest.approx(float(sequence.amount[step]), abs=1e-4)
+        for at, lost in each["token"]["lost"].items():
+            assert lost == pytest.approx(float(token.lost[step, int(at)]), abs=1e-4)
+        if each["sequence"]["amount"] > 0.05:
+            assert each["sequence"]["place"] == int(sequence.place[step])
+    assert max(each["token"]["amount"] for each in found) > 0.1
+    assert found[-1]["expected"] == int((drawn.tokens[0] != end).sum())
+    assert run_code(client, "smearing", body)["answer"] == [
+        each | {kind: each[kind] | _number_places(each[kind]) for kind in ("token", "sequence")}
+        for each in found
+    ]
+    twin = dict(stream(client, "smearing", body | {"model": "twin"}))
+    assert "fills no masks" in twin["error"]["error"]
+
+
+def _number_places(smear):
+    """In JSON the keys of places are texts."""
+    return {
+        name: {int(at): value for at, value in each.items()}
+        for name, each in smear.items()
+        if isinstance(each, dict)
+    }
+
+
+def test_features_of_a_position_are_those_of_its_states(client, explorer, facts):
+    model, dictionary = explorer.models["model"], explorer.features.dictionary
+    drawn = unmask.sample(model, facts[0]["prompt"], steps=5, length=36)
+    states, position = drawn.states[:, 0], 30
+    body = {"model": "model", "states": states.tolist(), "position": position, "top": 6}
+    found = call(client, "features", body)
+    with torch.inference_mode(), model.net.capture(dictionary.site) as kept:
+        model.logits(states)
+    values = dictionary.encode(kept[dictionary.site])[:, position]
+    assert [each["feature"] for each in found] == values.amax(0).topk(6).indices.tolist()
+    for each in found:
+        assert each["values"] == pytest.approx(values[:, each["feature"]].tolist(), abs=1e-4)
+        said = model.net.unembed(dictionary.w_dec[each["feature"]][None, None])[0, 0]
+        assert each["says"][0] == model.tokenizer.piece(int(said.argmax()))
+    assert run_code(client, "features", body)["answer"] == found
+    answer = client.post("/api/features", json=body | {"model": "twin"})
+    assert answer.status_code == 400 and "no dictionary of reversal-ar" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("schedule", ["all", "early", "late"])
+def test_a_text_is_steered_as_steer_steers_it(client, explorer, facts, schedule):
+    model, dictionary = explorer.models["model"], explorer.features.dictionary
+    body = {"model": "model", "canvas": {"prompt": facts[0]["prompt"]}}
+    body["settings"] = {"steps": 4, "length": 36}
+    plain = stream(client, "write", body)[-1][1]["text"]
+    body["steering"] = {"feature": 822, "strength": 6.0, "schedule": schedule}
+    steered = stream(client, "write", body)[-1][1]["text"]
+    more = {"steps": 4, "schedule": schedule}
+    with unmask.steer(model, dictionary.site, dictionary.w_dec[822], 6.0, **more):
+        expected = unmask.sample(model, facts[0]["prompt"], steps=4, length=36).texts[0]
+    assert steered == expected == run_code(client, "write", body)["drawn"].texts[0] != plain
+    # Nothing of it is left.
+    del body["steering"]
+    assert stream(client, "write", body)[-1][1]["text"] == plain
+    body["steering"] = {"feature": 1024}
+    (error,) = [data["error"] for name, data in stream(client, "write", body) if name == "error"]
+    assert "expected 0 to 1023" in error
 
 
 def test_remasked_tokens_go_back(client):

@@ -5,6 +5,7 @@ import json
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,22 +13,34 @@ import pytest
 import unmask
 from tests.conftest import make_model
 from tests.explorer.serving import open_client, read_events
+from unmask.dictionaries.dictionary import make_random_dictionary
 from unmask.explorer.server import CALLS, STREAMS
-from unmask.explorer.session import Explorer
+from unmask.explorer.session import Explorer, OpenDictionary
 
 REQUESTS = 700
 CANVAS = {"prompt": "We sat down beside", "length": 24}
 SETTINGS = {"steps": 2, "length": 24, "order": "confidence", "remasking": "none", "seed": 1}
+STEERING = {"feature": 3, "strength": 2.0, "schedule": "late"}
 PLACE = {"canvas": CANVAS, "position": 3, "layer": 0, "step": 1, "steps": 2}
 QUESTION = {"model": "model", "prompt": "Mira Holt is", "subject": [0, 9]}
 TRACE = QUESTION | {"answer": "the baker", "parts": ["resid"], "samples": 1, "steps": 2}
 BODIES = {
     "tokenize": {"model": "model", "text": "We sat"},
     "python": {"view": "write", "request": {"model": "model", "canvas": CANVAS}},
-    "write": {"model": "model", "canvas": CANVAS, "settings": SETTINGS, "top": 2},
+    "write": {
+        "model": "model",
+        "canvas": CANVAS,
+        "settings": SETTINGS,
+        "top": 2,
+        "steering": STEERING,
+    },
     "position": {"model": "model", "canvas": CANVAS, "position": 5, "step": 1, "steps": 2},
+    "features": {"model": "model", "states": [[1, 2, 3], [1, 2, 3]], "position": 1, "top": 3},
+    "smearing": {"model": "model", "states": [[1, 2, 3], [1, 2, 3]]},
     "move": {"model": "model", "from": PLACE, "to": PLACE, "settings": SETTINGS},
     "trace": TRACE,
+    "circuit": QUESTION
+    | {"answer": "baker", "other_subject": "Mira Holm", "other_answer": "smith", "steps": 2},
     "restore": TRACE | {"part": "resid", "layer": 0, "position": 2},
     "edit": QUESTION | {"old": "a", "new": "b", "search_steps": 1, "steps": 2, "length": 24},
     "undo": {"model": "model"},
@@ -56,7 +69,9 @@ PLACES = [
 @pytest.fixture(scope="module")
 def client():
     models = {"model": make_model(), "twin": make_model(causal=True)}
-    with open_client(Explorer(models)) as client:
+    dictionary = make_random_dictionary(models["model"].net.config.width, 12, 3)
+    features = OpenDictionary("features", replace(dictionary, site="layers.0.resid_out"))
+    with open_client(Explorer(models, features=features)) as client:
         yield client
 
 

@@ -26,6 +26,10 @@ def explore(
         None, help="Another model, which is shown beside it; MODEL:causal shares its weights."
     ),
     runs: Path | None = typer.Option(None, help="A run folder, or a folder of them, to look at."),
+    dictionary: Path | None = typer.Option(
+        None,
+        help="Features of MODEL's states, a folder in SAELens' format; the shipped model has some.",
+    ),
     port: int = typer.Option(0, help="The port to listen on; 0 for one that is free."),
     no_open: bool = typer.Option(False, "--no-open", help="Do not open a browser."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
@@ -38,7 +42,7 @@ def explore(
     import uvicorn
 
     from unmask.explorer.server import make_app
-    from unmask.explorer.session import Explorer, load_readings
+    from unmask.explorer.session import Explorer, load_readings, open_dictionary
     from unmask.explorer.worker import Worker
 
     if runs is not None and not runs.is_dir():
@@ -49,7 +53,8 @@ def explore(
             names = {"model": SHIPPED_MODEL, "twin": twin or SHIPPED_TWIN}
         models = load_readings(names, device, dtype)
         worker, token = Worker(), secrets.token_urlsafe(24)
-        app = make_app(Explorer(models, runs), worker, token)
+        features = open_dictionary(models["model"], None if dictionary is None else str(dictionary))
+        app = make_app(Explorer(models, runs, features), worker, token)
         settings = uvicorn.Config(
             app,
             log_level="warning",

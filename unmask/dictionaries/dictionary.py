@@ -12,6 +12,7 @@ threshold that gives as many (Bussmann et al. 2024). Files are those of SAELens:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
@@ -121,11 +122,14 @@ class Dictionary(Shown):
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> "Dictionary":
-        """A dictionary from a folder in SAELens' format: topk, jumprelu or standard.
+        """A dictionary from a folder in SAELens' format (topk, jumprelu or standard), or by the
+        name of a shipped model, `reversal-mdm`.
 
         What SAELens does at run time is folded into the weights: features are equal.
         """
-        folder = check_path(folder, "a dictionary's folder")
+        folder = shipped_dictionaries().get(str(folder)) or check_path(
+            folder, "a dictionary's folder"
+        )
         for name in (CONFIG, WEIGHTS):
             if not (folder / name).is_file():
                 raise UserError(
@@ -152,6 +156,12 @@ class Dictionary(Shown):
         threshold = tensors["threshold"].float() if rule == "jumprelu" else None
         k = int(config["k"]) if rule == "topk" else None
         return cls(**own, k=k, threshold=threshold, site=site, notes=notes).to(device)
+
+
+def shipped_dictionaries() -> dict[str, Path]:
+    """The dictionaries that came with the package, by the name of their model."""
+    folder = Path(str(files("unmask.assets"))) / "features"
+    return {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))}
 
 
 def check_path(path: object, what: str) -> Path:

@@ -76,14 +76,22 @@ def describe_features(
             for place, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
             if value > 0
         ]
-        direction = dictionary.w_dec[feature].to(model.net.embedding.weight.dtype)
-        logits = model.net.unembed(direction[None, None].to(model.device))[0, 0]
-        tokens = logits.topk(number).indices.tolist()
+        (tokens,) = read_directions(model, dictionary, [feature], number)
         yield {
             "feature": feature,
             "says": [show_token(token, model.tokenizer) for token in tokens],
             "contexts": list(dict.fromkeys(shown)),
         }
+
+
+def read_directions(
+    model: Model, dictionary: Dictionary, features: Sequence[int], number: int
+) -> list[list[int]]:
+    """The likeliest tokens where each feature's direction is read as the stream after the last
+    layer."""
+    directions = dictionary.w_dec[list(features)].to(model.net.embedding.weight.dtype)
+    logits = model.net.unembed(directions[None].to(model.device))[0]
+    return logits.topk(number).indices.tolist()
 
 
 def _show(model: Model, text: Tensor, position: Tensor, written: Tensor, place: int) -> str:

@@ -15,7 +15,7 @@ import unmask
 from unmask.base.config import CheckedSettings
 from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
-from unmask.explorer import edits, interventions, requests, views
+from unmask.explorer import circuits, edits, features, interventions, requests, smearing, views
 from unmask.explorer.session import Explorer
 from unmask.net.model import Model
 
@@ -31,9 +31,18 @@ def write_python(explorer: Explorer, request: requests.PythonRequest) -> dict[st
     code = _write_call("model = unmask.load", repr(model.name), device=device, dtype=dtype)
     if made is not None and request.view != "edit":
         code += _write_edit(model, made.request)
+    arguments = ["model", _write(body), "print"]
+    is_steered = isinstance(body, requests.WriteRequest) and body.steering.feature is not None
+    if is_steered or isinstance(body, requests.FeaturesRequest):
+        explorer.pick_features(body.model)
+        assert explorer.features is not None
+        code += _write_call(
+            "dictionary = unmask.Dictionary.load", repr(explorer.features.place), repr(device)
+        )
+        arguments.insert(1, "dictionary")
     if request.view in PUBLIC:
-        return {"code": f"import unmask\n\n{code}{view(model, body)}"}
-    call = _write_call(f"answer = {view.__name__}", "model", _write(body), "print")
+        return {"code": f"import unmask\n\n{code}{view(explorer, body)}"}
+    call = _write_call(f"answer = {view.__name__}", *arguments)
     code = f"{inspect.getsource(view)}\n\n{code}{call}print(answer)\n"
     return {"code": f"{_list_imports(code, view)}\n\n\n{code}"}
 
@@ -84,18 +93,24 @@ def _write_edit(model: Model, body: requests.EditFactRequest) -> str:
     return f"{call}edited = edit.on(model)  # as long as this name is there\nedited.__enter__()\n"
 
 
-def _write_text(model: Model, body: requests.WriteRequest) -> str:
+def _write_text(explorer: Explorer, body: requests.WriteRequest) -> str:
+    model, feature = explorer.pick(body.model), body.steering.feature
     draw = views.plan_draw(model, body.canvas, body.settings)
     settings = {**draw.settings, "guesses": body.top}
+    call = _write_call(f"drawn = unmask.{draw.verb}", "model", repr(draw.given), **settings)
+    if feature is not None:
+        given = features.list_steering(model, explorer.pick_features(body.model), body)
+        where = ("model", "dictionary.site", f"dictionary.w_dec[{feature}]")
+        steering = _write_call("with unmask.steer", *where, **given).rstrip()
+        call = f"{steering}:\n{indent(call, '    ')}"
     return (
-        _write_call(f"drawn = unmask.{draw.verb}", "model", repr(draw.given), **settings)
-        + "print(drawn.texts[0] if drawn.texts else drawn.tokens[0])\n"
+        call + "print(drawn.texts[0] if drawn.texts else drawn.tokens[0])\n"
         "for step in range(1, drawn.num_steps + 1):\n"
         "    print(step, drawn.states[step, 0], drawn.guesses(step))\n"
     )
 
 
-def _write_trace(model: Model, body: requests.TraceRequest) -> str:
+def _write_trace(explorer: Explorer, body: requests.TraceRequest) -> str:
     fact = interventions.make_page_fact(body.prompt, body.subject, body.answer)
     settings = interventions.make_tracing(body)
     return (
@@ -113,6 +128,9 @@ PUBLIC: dict[str, tuple[type[CheckedSettings], Any]] = {
 """The body of each view that is one public call, and what writes it."""
 VIEWS: dict[str, tuple[type[CheckedSettings], Any]] = PUBLIC | {
     "position": (requests.PositionRequest, views.look_at_position),
+    "features": (requests.FeaturesRequest, features.find_features),
+    "circuit": (requests.CircuitRequest, circuits.find_circuit),
+    "smearing": (requests.StatesRequest, smearing.find_smearing),
     "restore": (requests.RestoreRequest, interventions.restore),
     "move": (requests.MoveRequest, interventions.move),
     "edit": (requests.EditFactRequest, edits.try_edit),

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, build, option, option_of
 from unmask.base.errors import UserError
+from unmask.dictionaries.steering import StepSchedule
 from unmask.editing.settings import Editing
 from unmask.tracing.settings import PartName, Tracing
 
@@ -70,6 +71,17 @@ class TokenizeRequest(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SteeringRequest(CheckedSettings):
+    """A feature of the open dictionary that is added while a text is written."""
+
+    feature: int | None = option(None, "Its number; nothing is added by default.", least=0)
+    strength: float = option(
+        2.0, "How many times its direction is added; below 0 it is taken.", least=-1e6, most=1e6
+    )
+    schedule: StepSchedule = option("all", "In which steps.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class WriteRequest(CheckedSettings):
     """A canvas to be written, and how many guesses to send along."""
 
@@ -77,6 +89,7 @@ class WriteRequest(CheckedSettings):
     canvas: CanvasRequest
     settings: WriteSettings = WriteSettings()
     top: int = option(5, "Guesses at each open position.", least=1, most=50)
+    steering: SteeringRequest = SteeringRequest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +102,36 @@ class PositionRequest(CheckedSettings):
     step: int = option(1, "The step that starts from the canvas.", least=0)
     steps: int = option(16, "Steps of the run.", least=1, most=MOST_STEPS)
     guidance: float = option(0.0, "Strength of guidance.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatesRequest(CheckedSettings):
+    """The states of a written canvas, which are equally long."""
+
+    model: str
+    states: tuple[tuple[int, ...], ...] = option((), "Token ids of each.", least=0)
+
+    def _problems(self) -> Iterator[str]:
+        lengths = sorted({len(state) for state in self.states})
+        if not 1 <= len(self.states) <= MOST_STEPS + 1 or len(lengths) != 1 or lengths[0] == 0:
+            yield (
+                f"'states' has {len(self.states)} states of {lengths} tokens: expected 1 to "
+                f"{MOST_STEPS + 1}, equally long"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesRequest(StatesRequest):
+    """A position of the states, whose features are wanted."""
+
+    position: int = option(0, "The position.", least=0)
+    top: int = option(10, "How many features.", least=1, most=100)
+
+    def _problems(self) -> Iterator[str]:
+        problems = list(super()._problems())
+        yield from problems
+        if not problems and self.position >= len(self.states[0]):
+            yield f"'position' is {self.position}, of {len(self.states[0])} positions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +173,24 @@ class TraceRequest(QuestionRequest):
             yield "the answer is empty, expected what the model should say"
         if "attn_z" in self.parts:
             yield "'parts' has attn_z, expected parts without heads: resid, mlp, attn or embed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitRequest(QuestionRequest):
+    """A fact whose circuit is wanted, and what stands beside it."""
+
+    answer: str
+    other_subject: str = option("", "Another subject; by default one of the shipped corpus.")
+    other_answer: str = option("", "The answer to the same question about it.")
+    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=MOST_STEPS)
+    edges: int = option(40, "Edges of a step that are measured.", least=0, most=1000)
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if not self.answer.strip():
+            yield "the answer is empty, expected what the model should say"
+        for text in (self.answer, self.other_subject, self.other_answer):
+            yield from _check_length("text", text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
-from unmask.explorer import edits, interventions, views
+from unmask.explorer import circuits, edits, features, interventions, smearing, views
 from unmask.explorer import requests as bodies
 from unmask.explorer.code import write_python
 from unmask.explorer.session import (
@@ -71,12 +71,15 @@ CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "position": (bodies.PositionRequest, _on_model(views.look_at_position)),
     "restore": (bodies.RestoreRequest, _on_model(interventions.restore)),
     "move": (bodies.MoveRequest, _on_model(interventions.move)),
+    "features": (bodies.FeaturesRequest, features.show_features),
     "undo": (bodies.UndoRequest, edits.undo),
     "edits": (bodies.EditsRequest, lambda explorer, body, emit: describe_edits(explorer)),
 }
 """Calls that compute one answer: what they are sent, and what they do with it."""
 STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
-    "write": (bodies.WriteRequest, _on_model(views.write)),
+    "write": (bodies.WriteRequest, features.write_steered),
+    "circuit": (bodies.CircuitRequest, _on_model(circuits.find_circuit)),
+    "smearing": (bodies.StatesRequest, _on_model(smearing.find_smearing)),
     "trace": (bodies.TraceRequest, _on_model(interventions.trace)),
     "edit": (bodies.EditFactRequest, edits.edit_fact),
 }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
 from unmask.base.runs import RECORD, read_record
 from unmask.blocks.labels import name_split
-from unmask.data.corpus import TESTS
+from unmask.data.corpus import TESTS, Corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import MASK
+from unmask.dictionaries.dictionary import Dictionary, shipped_dictionaries
 from unmask.editing.edit import Edit
 from unmask.evaluation.questions import STUDY_LENGTH
 from unmask.explorer.requests import EditFactRequest, WriteSettings
@@ -25,6 +27,7 @@ from unmask.net.families import parse_families
 from unmask.net.loading import load
 from unmask.net.model import Model
 from unmask.net.readings import split_reading
+from unmask.net.sites import find_sites
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.remasking import REMASKINGS
 from unmask.tracing.corruption import CORRUPTIONS
@@ -81,12 +84,23 @@ class KeptEdit:
 
 
 @dataclass(frozen=True)
+class OpenDictionary:
+    """Features of the first model's states."""
+
+    place: str
+    """The folder that it was read from, or the name of a shipped model."""
+    dictionary: Dictionary
+
+
+@dataclass(frozen=True)
 class Explorer:
     """What is explored: one model or two, and a folder of runs."""
 
     models: dict[str, Model]
     """By key: "model", and "twin" where there is one."""
     runs: Path | None = None
+    features: OpenDictionary | None = None
+    """Features of the first model."""
     edits: dict[str, KeptEdit] = field(init=False, default_factory=dict)
     """By the key of the model that has it; changed by the worker alone."""
 
@@ -95,6 +109,16 @@ class Explorer:
         if key not in self.models:
             raise UserError(f"there is no model {key!r:.60} here: {suggest(key, self.models)}.")
         return self.models[key]
+
+    def pick_features(self, key: str) -> Dictionary:
+        """The features of a model, by its key."""
+        model = self.pick(key)
+        if key != "model" or self.features is None:
+            raise UserError(
+                f"no dictionary of {model.name} is open here: start the explorer with --dictionary "
+                "FOLDER, a dictionary of the first model's states in SAELens' format."
+            )
+        return self.features.dictionary
 
     # Weights are written outside of inference mode: a later search needs gradients through them.
     @torch.inference_mode(False)
@@ -132,6 +156,23 @@ def load_readings(names: Mapping[str, str | None], device: str, dtype: str) -> d
     return models
 
 
+def open_dictionary(model: Model, place: str | None = None) -> OpenDictionary | None:
+    """A dictionary of a model's states; by default the shipped one, where the model has one."""
+    if place is None:
+        if model.name not in shipped_dictionaries():
+            return None
+        place = model.name
+    dictionary = Dictionary.load(place, model.device)
+    (site,) = find_sites(dictionary.site, model.net.config.layers)
+    width = dictionary.w_enc.shape[0]
+    if model.net.config.width != width:
+        raise UserError(
+            f"the dictionary in {place} is of states of {width} numbers at {site}, and those of "
+            f"{model.name} have {model.net.config.width}: name a dictionary of this model."
+        )
+    return OpenDictionary(place, dictionary)
+
+
 def describe_start(explorer: Explorer) -> dict[str, Any]:
     """What there is from the start: models, facts to pick, names of settings."""
     context = max(model.net.config.context for model in explorer.models.values())
@@ -143,6 +184,7 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
         "remaskings": list(REMASKINGS),
         "corruptions": [name for name in CORRUPTIONS if name != "replace"],  # it needs facts
         "defaults": defaults,
+        "features": _describe_features(explorer.features),
     }
 
 
@@ -150,6 +192,12 @@ def describe_edits(explorer: Explorer) -> dict[str, dict[str, Any]]:
     """The edits that are on, by the key of their model: what was asked for, and what was found."""
     edits = explorer.edits.copy().items()
     return {key: {"request": asdict(kept.request), "end": kept.end} for key, kept in edits}
+
+
+def _describe_features(opened: OpenDictionary | None) -> dict[str, Any] | None:
+    if opened is None:
+        return None
+    return {"site": opened.dictionary.site, "size": opened.dictionary.size}
 
 
 def _describe_model(key: str, model: Model) -> dict[str, Any]:
@@ -162,20 +210,28 @@ def _describe_model(key: str, model: Model) -> dict[str, Any]:
         "layers": config.layers,
         "parameters": sum(each.numel() for each in model.net.parameters()),
         "mask_id": model.mask_id if has_mask else None,
+        "fills_masks": model.paradigm.fills_masks,
         "mask_text": MASK if has_mask else None,
         "dtype": name_dtype(weight.dtype),
         "device": str(model.device),
     }
 
 
-def _list_facts(model: Model) -> list[dict[str, Any]]:
-    """Facts that a shipped model was trained on, each asked both ways; none for other models."""
+def read_shipped_corpus(model: Model) -> Corpus | None:
+    """What a shipped model was trained and tested on; None for other models."""
     (family,) = parse_families([model])
     recipe = family.read_shipped_recipe()
-    if recipe is None:
-        return []
-    corpus = make_reversal_corpus(recipe["facts"], recipe["seed"])
-    rows = []
+    return None if recipe is None else _make_corpus(recipe["facts"], recipe["seed"])
+
+
+_make_corpus = cache(make_reversal_corpus)
+
+
+def _list_facts(model: Model) -> list[dict[str, Any]]:
+    """Facts that a shipped model was trained on, each asked both ways; none for other models."""
+    corpus, rows = read_shipped_corpus(model), []
+    if corpus is None:
+        return rows
     for same, reverse in zip(TESTS[::2], TESTS[1::2], strict=True):
         ids = list(dict.fromkeys(fact.fact_id for fact in corpus[same]))[:FACTS_SHOWN]
         for fact_id, split in product(ids, (same, reverse)):

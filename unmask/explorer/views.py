@@ -111,6 +111,13 @@ def lay_out(model: Model, draw: Draw) -> tuple[list[int], list[bool]]:
     return canvas.tokens[0].tolist(), canvas.fixed[0].tolist()
 
 
+def count_steps(model: Model, draw: Draw, tokens: Sequence[int]) -> int:
+    """Steps of writing from these tokens on; a causal model's are the tokens that it writes."""
+    if model.paradigm.has_steps:
+        return draw.settings["steps"]
+    return draw.settings["length"] - len(tokens)
+
+
 class WatchedOrder:
     """An order that remembers how unsure the model is at the open positions of each step."""
 
@@ -130,7 +137,7 @@ def write(model: Model, request: WriteRequest, emit: Emit) -> None:
     draw = plan_draw(model, request.canvas, request.settings)
     start, is_causal = time.perf_counter(), not model.paradigm.has_steps
     tokens, fixed = lay_out(model, draw)
-    steps = draw.settings["length"] - len(tokens) if is_causal else draw.settings["steps"]
+    steps = count_steps(model, draw, tokens)
     emit("start", {"tokens": names.describe(tokens), "fixed": fixed, "steps": steps})
     order = WatchedOrder(request.settings.order)
     before, step = tokens, 0

@@ -8,15 +8,14 @@ from torch import Tensor
 
 from unmask.base.streams import RowStreams
 from unmask.evaluation.signals import find_backwards
-from unmask.experiments.transparency.detectors import (
+from unmask.evaluation.smearing import (
     doubt_length,
     expect_length,
-    find_needed,
-    find_revised,
     find_sequence_smear,
     find_token_smear,
     predict_state,
 )
+from unmask.experiments.transparency.detectors import find_needed, find_revised
 from unmask.experiments.transparency.languages import ALIKE, NAMES, KnownCorpus, count_taken
 from unmask.net.model import Model
 from unmask.sampling.orders import choose_first
@@ -66,10 +65,10 @@ def _score_smear(corpus: KnownCorpus, texts: int, seed: int) -> Iterator[dict[st
     model, xt = corpus.model, _lay_out(corpus)
     p = predict_state(model, xt)
     scores = {TOKEN: find_token_smear(model, xt, p), SEQUENCE: find_sequence_smear(model, xt, p)}
-    for name, values in scores.items():
+    for name, smear in scores.items():
         is_own = name == corpus.phenomenon
         other = {} if is_own else {"dose": 0.0, "corpus": f"{name}: in {corpus.name}"}
-        for question, value in enumerate(values.tolist()):
+        for question, value in enumerate(smear.amount.tolist()):
             yield {"phenomenon": name, "question": question, "score": value} | other
 
 
@@ -141,8 +140,8 @@ def watch_phenomena(
         values = {
             "expected": expect_length(p, end),
             "doubt": doubt_length(p, end),
-            "token_smear": find_token_smear(model, xt, p, ignored),
-            "sequence_smear": find_sequence_smear(model, xt, p),
+            "token_smear": find_token_smear(model, xt, p, ignored).amount,
+            "sequence_smear": find_sequence_smear(model, xt, p).amount,
         }
         for k, step in enumerate(chosen):
             row = {name: float(each[k]) for name, each in values.items()}

@@ -108,11 +108,11 @@ export function download(name, text, type) {
 }
 
 /** Lines over a common axis; series: [{name, className, points: [[x, y], …]}]. */
-export function drawLines(series, { xlabel, ylabel, label, width, marker = null }) {
+export function drawLines(series, { xlabel, ylabel, label, width, marker = null, last = 1 }) {
   const height = 220, left = 52, bottom = 40, top = 12, right = 12;
   const points = series.flatMap((each) => each.points).filter(([, y]) => Number.isFinite(y));
-  const most = Math.max(1e-9, ...points.map(([, y]) => y)), last = Math.max(1, ...points.map(([x]) => x));
-  const x = (value) => left + (width - left - right) * value / last;
+  const most = Math.max(1e-9, ...points.map(([, y]) => y)), end = Math.max(last, ...points.map(([x]) => x));
+  const x = (value) => left + (width - left - right) * value / end;
   const y = (value) => height - bottom - (height - bottom - top) * value / most;
   const text = (content, attributes) => {
     const element = makeSvg("text", attributes);
@@ -124,8 +124,8 @@ export function drawLines(series, { xlabel, ylabel, label, width, marker = null 
     drawing.append(makeSvg("line", { x1: left, x2: width - right, y1: y(most * share), y2: y(most * share), class: "rule" }));
     drawing.append(text(formatNumber(most * share, 2), { x: left - 6, y: y(most * share) + 4, "text-anchor": "end" }));
   }
-  const step = Math.max(1, Math.ceil(last / 8));
-  for (let at = 0; at <= last; at += step) drawing.append(text(at, { x: x(at), y: height - bottom + 16, "text-anchor": "middle" }));
+  const step = Math.max(1, Math.ceil(end / 8));
+  for (let at = 0; at <= end; at += step) drawing.append(text(at, { x: x(at), y: height - bottom + 16, "text-anchor": "middle" }));
   drawing.append(text(xlabel, { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }));
   drawing.append(text(ylabel, { x: 12, y: (height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(height - bottom) / 2})` }));
   if (marker !== null) drawing.append(makeSvg("line", { x1: x(marker), x2: x(marker), y1: top, y2: height - bottom, class: "marker" }));

@@ -4,6 +4,7 @@ import { call, reportAddress } from "./api.js";
 import { CompareView } from "./compare.js";
 import { announce, byId, formatCount, make, plural, roveFocus } from "./dom.js";
 import { EditView } from "./edit.js";
+import { FeaturesView } from "./features.js";
 import { addShareButtons } from "./share.js";
 import { TraceView } from "./trace.js";
 import { WriteView } from "./write.js";
@@ -41,7 +42,7 @@ class App {
   info = null;
 
   constructor() {
-    this.views = [new WriteView(this), new TraceView(this), new EditView(this), new CompareView(this), new RunsView(this)];
+    this.views = [new WriteView(this), new TraceView(this), new FeaturesView(this), new EditView(this), new CompareView(this), new RunsView(this)];
     this.view = this.views[0];
     for (const view of this.views) {
       byId(`tab-${view.name}`).addEventListener("click", () => this.show(view.name));

@@ -1,6 +1,7 @@
 // Trace: where a state has to be restored for a fact to be recalled again, cell by cell.
 
 import { Jobs, call, stream } from "./api.js";
+import { CircuitTool } from "./circuit.js";
 import { announce, byId, formatNumber, make, plural, quoteToken, reveal, setOptions } from "./dom.js";
 import { HeatMap, nameOf } from "./heatmap.js";
 import { MoveTool } from "./move.js";
@@ -22,6 +23,7 @@ export class TraceView {
     this.map = new HeatMap(byId("trace-map"), (part, layer, position) => this.restoreCell(part, layer, position));
     this.panel = byId("trace-panel");
     this.move = new MoveTool(app);
+    this.circuit = new CircuitTool(app, () => this.read());
     this.request = null;
     this.picked = null;
     this.clearPanel();
@@ -113,6 +115,7 @@ export class TraceView {
     if (typeof request === "string") { announce(request, true); return; }
     announce("");
     this.request = request;
+    this.circuit.leave(request);
     this.picked = null;
     this.clearPanel();
     this.app.remember();
@@ -163,13 +166,13 @@ export class TraceView {
   stop() {
     byId("trace-stop").disabled = true;
     const wasBusy = this.jobs.stop();
-    return this.move.stop() || wasBusy;
+    return [this.move.stop(), this.circuit.stop(), wasBusy].some(Boolean);
   }
 
   state() {
     const request = this.read();
     const form = Object.fromEntries(["model", "corruption", "samples", "step", "steps"].map((name) => [name, byId(`trace-${name}`).value]));
-    return { text: this.text.value, subject: this.subject, answer: this.answer, form, parts: PARTS.filter((part) => byId(`trace-${part}`).checked), ran: this.request !== null && typeof request !== "string" || undefined, picked: this.picked ?? undefined, move: this.move.state() };
+    return { text: this.text.value, subject: this.subject, answer: this.answer, form, parts: PARTS.filter((part) => byId(`trace-${part}`).checked), ran: this.request !== null && typeof request !== "string" || undefined, picked: this.picked ?? undefined, move: this.move.state(), circuit: this.circuit.state() };
   }
 
   async restore(state) {
@@ -181,14 +184,17 @@ export class TraceView {
     for (const part of PARTS) byId(`trace-${part}`).checked = (state.parts ?? PARTS).includes(part);
     this.drawMarks();
     this.move.restore(state.move);
-    if (!state.ran) return;
-    await this.trace();
-    if (state.picked) this.map.select(state.picked.part, state.picked.layer, state.picked.position);
+    if (state.ran) {
+      await this.trace();
+      if (state.picked) this.map.select(state.picked.part, state.picked.layer, state.picked.position);
+    }
+    await this.circuit.restore(state.circuit);
   }
 
   calls() {
     const calls = this.request ? [{ title: "trace", view: "trace", request: this.request }] : [];
     if (this.picked) calls.push({ title: "restored generation", view: "restore", request: { ...this.request, ...this.picked } });
+    if (this.circuit.request) calls.push({ title: "circuit", view: "circuit", request: this.circuit.request });
     if (this.move.request) calls.push({ title: "moved state", view: "move", request: this.move.request });
     return calls;
   }

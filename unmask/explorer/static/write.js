@@ -76,6 +76,8 @@ export class WriteView {
     byId("write-settings").append(this.settings.element);
     this.jobs = new Jobs((text) => announce(text, true));
     this.reading = new Jobs((text) => announce(text, true));
+    this.smearing = byId("write-smearing");
+    this.looking = new Jobs((text) => announce(text, true));
     this.panel = new PositionPanel(byId("write-panel"), this.reading, { onchange: (card) => { card.draw(); this.drawChanges(card); } });
     this.cards = [];
     this.place = byId("write-runs");
@@ -95,6 +97,7 @@ export class WriteView {
       this.write();
     });
     this.withTwin.addEventListener("change", () => this.showCards());
+    this.smearing.addEventListener("change", () => { this.looking.stop(); for (const card of this.cards) this.look(card); app.remember(); });
     this.models = [{ key: "model", name: "model", kind: "masked", parameters: 0, mask_id: undefined }];
     this.showCards();
   }
@@ -121,9 +124,9 @@ export class WriteView {
   makeCard(model) {
     const card = new RunCard({
       plays: true,
-      onselect: (each, position) => { each.map.mark(each.step, position); this.panel.show(each, position); reveal(this.panel.element); this.app.remember(); },
+      onselect: (each, position) => { each.map.mark(each.step, position); this.read(each, position); reveal(this.panel.element); this.app.remember(); },
       onstep: (each) => {
-        if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.panel.show(each, each.selected);
+        if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.read(each, each.selected);
         each.map.mark(each.step, each.selected);
         this.drawChanges(each);
       },
@@ -154,6 +157,7 @@ export class WriteView {
 
   /** Run a request into a card, from a state of the run that is there or anew. */
   async fill(card, request, from = null) {
+    this.looking.stop();
     const run = from === null ? new Run(card.model) : card.run;
     if (from === null) card.open(run, card.model);
     if (run.isCausal && request.canvas.prompt?.includes("[MASK]")) {
@@ -168,8 +172,24 @@ export class WriteView {
     await this.jobs.run((signal) => follow(card, run, request, signal, from, () => this.judge(card)));
     card.afterPlay(() => {
       if (run.states.length) card.map.draw(run);
+      this.look(card);
       this.drawChanges(card);
     });
+  }
+
+  /** Open a position; what is being measured lets it go first. */
+  async read(card, position) {
+    const isMeasuring = this.looking.stop();
+    await this.panel.show(card, position);
+    if (isMeasuring) for (const { map } of this.cards) this.looking.run((signal) => map.goOn(signal));
+  }
+
+  /** What each state of a written canvas expects and smears, below its map of steps. */
+  look(card) {
+    const { map, model, run } = card;
+    if (map.element.hidden || !model.fills_masks || card.timer) return;
+    if (!this.smearing.checked) { map.forget(); return; }
+    this.looking.run((signal) => map.measure({ model: model.key, states: run.states.map((state) => state.ids) }, signal));
   }
 
   judge(card) {
@@ -203,7 +223,8 @@ export class WriteView {
 
   stop() {
     byId("write-stop").disabled = true;
-    return this.jobs.stop();
+    const isMeasuring = this.looking.stop();
+    return this.jobs.stop() || isMeasuring;
   }
 
   state() {
@@ -211,13 +232,14 @@ export class WriteView {
     const at = panel.card ? { card: this.cards.indexOf(panel.card), step: panel.card.step, position: panel.position } : undefined;
     const canvas = card?.request?.canvas.tokens ? card.request.canvas : undefined;
     const hasRun = this.cards.some((each) => each.run);
-    return { prompt: this.prompt.value, settings: this.settings.read(), twin: this.withTwin.checked, ran: hasRun || undefined, canvas, canvasSteps: canvas && card.request.settings.steps, at };
+    return { prompt: this.prompt.value, settings: this.settings.read(), twin: this.withTwin.checked, smearing: this.smearing.checked, ran: hasRun || undefined, canvas, canvasSteps: canvas && card.request.settings.steps, at };
   }
 
   async restore(state) {
     this.prompt.value = state.prompt ?? "";
     this.settings.write(state.settings);
     this.withTwin.checked = state.twin ?? true;
+    this.smearing.checked = state.smearing ?? true;
     this.showCards();
     if (!state.ran) return;
     await this.write();
@@ -234,6 +256,7 @@ export class WriteView {
 
   calls() {
     const calls = this.cards.filter((card) => card.request).map((card) => ({ title: card.model.name, view: "write", request: card.request }));
+    for (const { map, model } of this.cards) if (map.request) calls.push({ title: `${model.name}: expected length and smearing`, view: "smearing", request: map.request });
     if (this.panel.request) calls.push({ title: `position ${this.panel.position}`, view: "position", request: this.panel.request });
     return calls;
   }
