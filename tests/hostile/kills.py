@@ -64,7 +64,7 @@ def measure(name: str, *words: str, **changes: Any) -> Write:
 
 
 _FLAGS = ("probes", "heads")
-_MASKED = ("mending", "guidance", "order", "parallel", "transparency")
+_MASKED = ("mending", "guidance", "order", "parallel", "transparency", "steer", "lens")
 """Measures of diffusion models alone."""
 
 
@@ -152,7 +152,7 @@ KILLED: dict[str, Write] = {
     "knowns": on_shipped("knowns", "--limit", "4"),
     "perplexity": measure("perplexity", repeats=8),
     "quality": measure("quality", steps=(2, 4)),
-    "mending": measure("mending", calls=(2, 4)),
+    "mending": measure("mending", calls=(2, 4)), "lens": measure("lens"),
     "infilling": measure("infilling", gaps=(1, 2)),
     "parallel": measure("parallel", steps=(1, 2)), "transparency": measure("transparency"),
     "knockout": measure("knockout", facts=3, windows=(1, 2)),
@@ -162,7 +162,7 @@ KILLED: dict[str, Write] = {
                           "--states", "8", "--starts", "0", "--draws", "1"),
     "slots": on_shipped("slots", "--facts", "4", "--phrasings", "2", "--groups", "d2p",
                      "--permutations", "99"),
-    "relearn": measure("relearn", facts=2, rehearsed=0, updates=2),
+    "relearn": measure("relearn", facts=2, rehearsed=0, updates=2), "steer": measure("steer"),
     "planted": on_shipped("planted", "--people", "2", "--counts", "1", "--shapes", "prefix",
                           "--lengths", "44", "--orders", "left", "--remasks", "none"),
     "guidance": measure("guidance"),

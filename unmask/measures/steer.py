@@ -76,7 +76,7 @@ class SteerSettings(StateSettings):
     facts: int = option(8, "Facts that are asked under each steering; 0: none.", least=0)
     judge: str | None = option(None, "A causal model that the texts are scored by.")
     budget: float = option(0.5, "What texts may cost the judge more, nats per token.", least=0.0)
-    seed: int = option(0, "Seed of words, lines, random directions and texts.", least=0)
+    seed: int = option(0, "Seed of facts, lines, random directions and texts.", least=0)
 
     def _problems(self) -> Iterator[str]:
         if bool(self.features) != (self.dictionary is not None):

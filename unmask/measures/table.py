@@ -21,7 +21,7 @@ GROUPS = {
     "Texts": ("perplexity", "quality", "mending", "infilling", "parallel", "transparency"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
-        "circuit", "features", "edit", "relearn", "alignment", "bench",
+        "circuit", "features", "lens", "edit", "relearn", "alignment", "bench",
     ),
     "Steering": ("guidance", "steer", "correctors", "planted", "gradients"),
 }  # fmt: skip
