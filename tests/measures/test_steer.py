@@ -105,6 +105,7 @@ def test_texts_of_all_ways_stand_beside_the_unsteered_ones(result):
     asked = result.tables["recall"].to_pylist()
     stated = {row["target"] for row in asked if row["fact"] == row["target"]}
     assert asked and not stated  # a target's own fact is not asked
+    assert {row["budget"] for row in result.summary["chosen"]} == {0.5, 1.0}
     text = show(result)
     for words in ("where it forms", "a random direction", "unsteered", "distinct-2", "recalled"):
         assert words in text

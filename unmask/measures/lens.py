@@ -219,7 +219,7 @@ def describe(result: Result) -> Sequence[ReportBlock]:
     return [
         *CLOSED.state(half),
         *BY_LAYER.state(half),
-        CLOSED.draw(summary["closed"]),
+        CLOSED.draw([row for row in summary["closed"] if row["lens"] != "shuffled"]),
         CLOSED.tabulate(summary["closed"]),
         BY_LAYER.draw(summary["layers"]),
         AHEAD.draw(summary["ahead"]),

@@ -20,9 +20,9 @@ asked as trained and continued greedily under the same steering. Controls: the s
 and steered along a random direction, one for each target, with as much added.
 
 At equal damage: of each schedule the strength with the largest effect is chosen among those that
-cost the judge at most `--budget` nats per token more than unsteered texts, 0 included, on half of
-the texts, and read on the other half, both ways. Intervals are 95 % intervals by text or by fact,
-for these targets.
+cost the judge at most `--budget` nats per token more than unsteered texts (or twice as much), 0
+included, on half of the texts, and read on the other half, both ways. Intervals are 95 % intervals
+by text or by fact, for these targets.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,11 @@
 """What is shown of steering: effect and damage by strength, schedules at equal damage."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Figure, ReportBlock
+from unmask.blocks.blocks import ReportBlock
 from unmask.evaluation.quality import find_pseudo_values
 from unmask.measures.measure import Rows, Summary, Tables
 from unmask.measures.result import Result
@@ -17,6 +18,8 @@ SCHEDULES = {
     "forms": "where it forms",
 }
 DIRECTIONS = {"own": "the direction asked for", "random": "a random direction", "none": "nothing"}
+BUDGETS = (1, 2)
+"""Schedules are compared at so many times the budget."""
 STEERED = Factor("schedule", "steps", SCHEDULES, is_told=True)
 STRENGTH = Factor("strength", "strength", lambda strength: f"{strength:g}")
 METRICS = {
@@ -46,14 +49,21 @@ TIMING = Comparison(
     against=[(name, "all") for name in SCHEDULES if name != "all"],
     axis=STRENGTH,
     counted="texts",
-    title="Schedules at equal strength",
-    names=("", "timed"),
+    title="What each schedule brings, at equal strength",
+    caption="Bands are 95 % intervals by text.",
+    names=("timing", "timed"),
     differences="Each schedule minus all steps, at equal strength",
     most=60,
 )
+COSTS = replace(
+    TIMING,
+    metrics={"per_token": METRICS["per_token"]},
+    title="What each schedule costs, at equal strength",
+    names=("costs", ""),
+)
 CHOSEN = Comparison(
     metrics=METRICS,
-    groups=(MODEL, KIND),
+    groups=(MODEL, KIND, Factor("budget", "budget", lambda nats: f"{nats:g} nats", is_told=True)),
     variant=Factor("schedule", "steps", {**SCHEDULES, "none": "unsteered"}),
     against=[(name, "all") for name in (*SCHEDULES, "none") if name != "all"],
     beside={"strength": "mean strength"},
@@ -85,7 +95,9 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     return (
         EFFECT.summarise(repeated)
         | {"timed": TIMING.subtract(own, "strength")}
-        | CHOSEN.summarise(list(choose_strengths(texts, settings.budget)))
+        | CHOSEN.summarise(
+            [row for n in BUDGETS for row in choose_strengths(texts, n * settings.budget)]
+        )
         | RECALL.summarise(answers)
         | {"formed": _join_formed(tables["formed"].to_pylist())}
     )
@@ -132,7 +144,8 @@ def choose_strengths(texts: Rows, budget: float) -> Iterator[dict[str, Any]]:
                 costs = {name: _average(same, "per_token") for name, same in judged.items() if same}
                 allowed = [name for name, cost in costs.items() if name == 0 or cost <= most]
                 best = max(allowed, key=lambda name: _average(judged[name], "brought"))
-                yield from ({**row, "schedule": schedule, "strength": best} for row in read[best])
+                about = {"schedule": schedule, "strength": best, "budget": budget}
+                yield from ({**row, **about} for row in read[best])
 
 
 def _find_half(row: tidy.Record) -> int:
@@ -162,7 +175,10 @@ def describe(result: Result) -> Sequence[ReportBlock]:
         "against": tidy.select(summary["against"], strength=strengths[len(strengths) // 2]),
     }
     parts: list[ReportBlock] = [*CHOSEN.state(summary)] if summary["chosen"] else []
-    parts += [*EFFECT.state(stated), _draw(summary["effect"]), EFFECT.draw(summary["effect"])]
+    own = tidy.select(summary["effect"], added="own")
+    parts += [*EFFECT.state(stated), TIMING.draw(own)]
+    parts += [COSTS.draw(own)] if tidy.select(own, metric="per_token") else []
+    parts += [EFFECT.draw(summary["effect"])]
     if summary["chosen"]:
         parts += [
             CHOSEN.tabulate(summary["chosen"]),
@@ -179,33 +195,6 @@ def describe(result: Result) -> Sequence[ReportBlock]:
             RECALL.tabulate_differences(summary["recall_lost"]),
         ]
     return [*parts, _tabulate_formed(summary["formed"])]
-
-
-def _draw(means: Rows) -> Figure:
-    """Effect against cost: a line for each schedule, from unsteered texts to the strongest."""
-    way = ("model", "schedule", "strength", "added")
-    costs = {
-        tuple(row[x] for x in way): row["mean"] for row in tidy.select(means, metric="per_token")
-    }
-    weakest = min(tidy.distinct(means, "strength"))
-    points = []
-    for row in tidy.select(means, metric="brought"):
-        is_first = row["added"] == "none" and row["strength"] == weakest
-        is_drawn = row["added"] == "own" or is_first
-        cost = costs.get(tuple(row[x] for x in way))
-        if is_drawn and cost is not None:
-            points.append({**row, "cost": cost} | {end: 100 * row[end] for end in tidy.ENDS})
-    return tidy.draw_lines(
-        points,
-        "steer",
-        "What is brought, against what it costs",
-        "From unsteered texts to the strongest; bands are 95 % intervals by text.",
-        x="cost",
-        line=lambda row: SCHEDULES[row["schedule"]],
-        colour=lambda row: f"p{1 + list(SCHEDULES).index(row['schedule'])}",
-        xlabel="cost under the judge, nats per token",
-        ylabel="texts that have what was asked for, %",
-    )
 
 
 def _tabulate_formed(rows: Rows) -> ReportBlock:
