@@ -131,7 +131,7 @@ TINY: dict[str, dict[str, Any]] = {
     "features": {"facts": 2, "texts": 2, "steps": 2, "size": 16, "k": 2, "train_steps": 2},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
     "lens": {"limit": 2, "steps": 2, "splits": ("p2d_same",)},
-    "steer": {"number": 1, "texts": 2, "lines": 2, "steps": 2, "facts": 1, "schedules": ("all",),
+    "steer": {"words": ("who",), "texts": 2, "lines": 2, "steps": 2, "facts": 1, "schedules": ("all",),
               "strengths": (0.4,)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},

@@ -162,7 +162,7 @@ KILLED: dict[str, Write] = {
                           "--states", "8", "--starts", "0", "--draws", "1"),
     "slots": on_shipped("slots", "--facts", "4", "--phrasings", "2", "--groups", "d2p",
                      "--permutations", "99"),
-    "relearn": measure("relearn", facts=2, rehearsed=0, updates=2), "steer": measure("steer"),
+    "relearn": measure("relearn", facts=2, rehearsed=0, updates=2), "steer": measure("steer", steps=4),
     "planted": on_shipped("planted", "--people", "2", "--counts", "1", "--shapes", "prefix",
                           "--lengths", "44", "--orders", "left", "--remasks", "none"),
     "guidance": measure("guidance"),

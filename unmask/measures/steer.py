@@ -110,8 +110,8 @@ def _read(data: Any, settings: SteerSettings, families: "list[Family]") -> tuple
         )
         targets = [Target(fact.fact_id, (fact.subject, fact.object)) for fact in drawn]
     # A judge, a dictionary or a vector may come to be another one in the same place.
-    contents = [] if settings.judge is None else [*digest_model(settings.judge).items()]
-    contents += [each.name for each in targets] + _digest_files(settings)
+    judge = {} if settings.judge is None else digest_model(settings.judge)
+    contents = [*judge.items(), *(each.name for each in targets), *_digest_files(settings)]
     return SteerData(lines, facts, targets), corpus.source, [lines, *facts, *contents]
 
 
