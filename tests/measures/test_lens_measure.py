@@ -21,9 +21,9 @@ def result(tmp_path_factory):
 
 def test_every_prompt_is_judged_once_by_the_other_halfs_maps(result):
     rows = result.tables["lens"].to_pylist()
-    keys = [(row["fact"], row["direction"], row["phrasing"], row["lens"], row["layer"], row["band"])
-            for row in rows]  # fmt: skip
-    assert len(set(keys)) == len(keys)
+    names = ("fact", "direction", "phrasing", "apart", "lens", "layer", "band")
+    keys = [tuple(row[name] for name in names) for row in rows]
+    assert len(set(keys)) == len(keys) and {key[3] for key in keys} == {"prompts", "facts"}
     assert {key[:3] for key in keys} == {(x.fact_id, x.direction, x.phrasing) for x in FACTS}
     assert {row["lens"] for row in rows} == {"logit", "tuned", "later", "shuffled"}
     ahead = result.tables["ahead"].to_pylist()
@@ -33,8 +33,10 @@ def test_every_prompt_is_judged_once_by_the_other_halfs_maps(result):
 def test_the_gap_closed_is_a_ratio_of_sums(result):
     rows = result.tables["lens"].to_pylist()
     for row in result.summary["closed"]:
-        own = select(rows, lens=row["lens"], layer=row["layer"])
-        logit = select(rows, lens="logit", layer=row["layer"])
+        own, logit = (
+            select(rows, lens=lens, layer=row["layer"], apart=row["apart"])
+            for lens in (row["lens"], "logit")
+        )
         said, before = (sum(x["said"] * x["positions"] for x in each) for each in (own, logit))
         count = sum(x["positions"] for x in logit)
         assert row["mean"] == pytest.approx((said - before) / (count - before))
@@ -62,5 +64,7 @@ def test_causal_models_and_single_prompts_are_refused(tmp_path):
     with pytest.raises(UserError, match="lenses of later steps"):
         ask(MEASURE, twin, FACTS, tmp_path / "one", **SMALL)
     families = [Family("m", (make_model(),), "masked")]
-    with pytest.raises(UserError, match="one prompt was given"):
+    with pytest.raises(UserError, match="only one of the prompts"):
         ask(MEASURE, families, FACTS[:1], tmp_path / "two", **SMALL)
+    with pytest.raises(UserError, match="only one of the facts"):
+        ask(MEASURE, families, FACTS[:2], tmp_path / "three", **SMALL)

@@ -159,6 +159,7 @@ def test_features_and_vectors_are_asked_for(tmp_path):
         ({"vector": "v.safetensors"}, "expected those that it should bring"),
         ({"words": ("no such word",)}, "at least 2 of both"),
         ({"layer": 9}, "has layers 0 to 3"),
+        ({"words": ("red", "red")}, "words"),
         ({"schedules": ("sometimes",)}, "sometimes"),
     ],
 )

@@ -74,10 +74,13 @@ def find_heading(
             sums.index_add_(0, batch.text, batch.x.float())
             counts.index_add_(0, batch.text, torch.ones_like(batch.text, dtype=torch.float32))
             lengths.append(batch.x.float().norm(dim=-1))
-        means.append(sums / counts[:, None])
+        means.append(sums / counts.clamp_min(1)[:, None])
     x, size = torch.stack(means), float(torch.cat(lengths).mean())  # [S, lines, D]
     apart = x[:, is_with].mean((0, 1)) - x[:, ~is_with].mean((0, 1))
-    unit = _scale(apart if direction is None else direction.to(x), "the direction")
+    chosen = apart if direction is None else direction.to(x)
+    if not bool(chosen.isfinite().all()) or not float(chosen.norm()):
+        raise UserError("the direction has no length: expected a finite vector other than 0.")
+    unit = chosen / chosen.norm()
     along = x @ unit  # [S, lines]
     ours, theirs = along[:, is_with], along[:, ~is_with]
     # Where all is masked lines differ by rounding alone: that is no gap.
@@ -97,12 +100,6 @@ def count_firing(
         fires.index_add_(0, batch.text, (dictionary.encode(batch.x) > 0).float())
         counts.index_add_(0, batch.text, torch.ones_like(batch.text, dtype=torch.float32))
     return fires / counts.clamp_min(1)[:, None]
-
-
-def _scale(direction: Float[Tensor, "D"], what: str) -> Float[Tensor, "D"]:
-    if not bool(direction.isfinite().all()) or not float(length := direction.norm()):
-        raise UserError(f"{what} has no length: expected a finite vector other than 0.")
-    return direction / length
 
 
 def _read_lines(

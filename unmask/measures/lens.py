@@ -9,15 +9,16 @@ position. Shuffled lens, the control: mapped to that stream of other positions, 
 knows how often each token is written, and no more.
 
 Maps are least squares with a ridge penalty, in closed form, for each layer and band of mask shares.
-They are fitted on one half of the prompts, drawn at random, and judged on the other, in both
-halves' turn; both halves ask about the same facts, in other words or directions. Gap closed: of
-what lies between the logit lens's agreement and certainty (always the token that is written),
+They are fitted on one half and judged on the other, in both halves' turn: once halves of the
+prompts, which share facts in other words or directions, and once halves of the facts. Gap closed:
+of what lies between the logit lens's agreement and certainty (always the token that is written),
 the share that a lens wins. The last layer's logit lens is the network itself at that step.
 Intervals are 95 % intervals by fact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
@@ -56,6 +57,10 @@ LENSES = {
     "later": "later-step lens",
     "shuffled": "shuffled lens",
 }
+FITTED = Factor(
+    "apart", "fitted on", {"prompts": "the same facts, other prompts", "facts": "other facts"},
+    is_told=True,
+)  # fmt: skip
 SAID = {
     "said": Quantity("agrees with what is written", "%"),
     "logp": Quantity("log p of it", "nats", has_sign=True),
@@ -63,7 +68,7 @@ SAID = {
 AGAINST = [("later", "logit"), ("later", "tuned"), ("later", "shuffled"), ("tuned", "logit")]
 BY_LAYER = Comparison(
     metrics=SAID,
-    groups=(MODEL, KIND, Factor("masks", "share of masks")),
+    groups=(MODEL, KIND, FITTED, Factor("masks", "share of masks")),
     variant=Factor("lens", "lens", LENSES),
     against=AGAINST,
     axis=Factor("layer", "after layer"),
@@ -77,7 +82,7 @@ BY_LAYER = Comparison(
 )
 AHEAD = Comparison(
     metrics=SAID,
-    groups=(MODEL, KIND),
+    groups=(MODEL, KIND, FITTED),
     variant=Factor("lens", "lens", LENSES),
     against=AGAINST[:2],
     axis=Factor("ahead", "steps until it is committed"),
@@ -93,7 +98,7 @@ CLOSED = Comparison(
     metrics={
         "closed": Quantity("gap closed between the logit lens and certainty", "%", has_sign=True)
     },
-    groups=(MODEL, KIND),
+    groups=(MODEL, KIND, FITTED),
     variant=Factor("lens", "lens", LENSES),
     chance={"closed": 0.0},
     axis=Factor("layer", "after layer"),
@@ -107,7 +112,7 @@ CLOSED = Comparison(
 
 
 def list_jobs(inputs: ModelInputs, settings: LensSettings) -> Iterator[Job]:
-    """One part for each checkpoint."""
+    """One part for each checkpoint and way to cut halves."""
     for family in inputs.families:
         if family.paradigm.sampler != "unmasking":
             raise UserError(
@@ -115,20 +120,29 @@ def list_jobs(inputs: ModelInputs, settings: LensSettings) -> Iterator[Job]:
                 "that are masked; leave it out."
             )
     for member in inputs.members():
-        yield Job(member.key, lambda member=member: _ask(inputs, member, settings))
+        for apart in FITTED.words or ():
+            yield Job(f"{member.key}-{apart}", partial(_ask, inputs, member, apart, settings))
 
 
-def _ask(inputs: ModelInputs, member: Member, settings: LensSettings) -> Mapping[str, Rows]:
-    """The rows of both tables of one checkpoint: each half of the prompts by the other's maps."""
+def _ask(
+    inputs: ModelInputs, member: Member, apart: str, settings: LensSettings
+) -> Mapping[str, Rows]:
+    """The rows of both tables of one checkpoint: each half by the other's maps."""
     from unmask.base.seeds import python_stream
     from unmask.representation import lens_maps
 
     model, rows = inputs.load(member), {"lens": [], "ahead": []}
     encoded = list(inputs.data.encode(model, settings.length))
-    shuffled = python_stream(settings.seed, "halves").sample(encoded, len(encoded))
-    halves = [shuffled[half::2] for half in (0, 1)]
+    owners = [number if apart == "prompts" else x[0]["fact"] for number, x in enumerate(encoded)]
+    shuffled = list(dict.fromkeys(owners))
+    python_stream(settings.seed, "halves").shuffle(shuffled)
+    side = {owner: number % 2 for number, owner in enumerate(shuffled)}
+    halves = [[x for x, owner in zip(encoded, owners, strict=True) if side[owner] == half]
+              for half in (0, 1)]  # fmt: skip
     if not all(halves):
-        raise UserError("one prompt was given: expected two, to fit lenses on one half.")
+        raise UserError(
+            f"only one of the {apart} was given: expected two, to fit lenses on one half."
+        )
     states = [_read(model, half, settings) for half in halves]
     middle = (model.net.config.layers - 1) // 2
     for fitted, judged in ((0, 1), (1, 0)):
@@ -139,7 +153,7 @@ def _ask(inputs: ModelInputs, member: Member, settings: LensSettings) -> Mapping
             tables = {"lens": bands} | ({"ahead": own.ahead} if layer == middle else {})
             for table, group in tables.items():
                 for row in lens_maps.average_texts(own, group, logp, hits):
-                    columns = member.columns | halves[judged][row.pop("text")][0]
+                    columns = member.columns | {"apart": apart} | halves[judged][row.pop("text")][0]
                     name = "band" if table == "lens" else "ahead"
                     about = {"lens": lens, "layer": layer, name: row.pop("group")}
                     rows[table].append(columns | about | row)
@@ -183,13 +197,16 @@ def _name_band(band: int, number: int) -> str:
     return f"{100 * band / number:.0f} to {100 * (band + 1) / number:.0f} %"
 
 
+BY = ("model", "kind", "apart", "layer")
+
+
 def _close_gaps(rows: Rows) -> Iterator[dict[str, Any]]:
     """For each model, layer and fitted lens, the share of the gap to certainty that it closes.
 
     A ratio of sums over all masked positions, with its interval by fact.
     """
-    for where, own in tidy.group_by(rows, "model", "kind", "layer").items():
-        about = dict(zip(("model", "kind", "layer"), where, strict=True))
+    for where, own in tidy.group_by(rows, *BY).items():
+        about = dict(zip(BY, where, strict=True))
         sides = tidy.group_by(own, "lens")
         keys = ("seed", "fact", "phrasing", "direction", "band")
         plain = {tuple(row[x] for x in keys): row["said"] for row in sides["logit"]}

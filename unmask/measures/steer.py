@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 class SteerSettings(StateSettings):
     """What is asked for, when and how strongly it is added, and who judges."""
 
-    filled = distinct = ("schedules", "strengths")
+    filled = ("schedules", "strengths")
+    distinct = (*filled, "words", "features")
 
     words: tuple[str, ...] = option(
         (), "Words or phrases that are asked for, each alone; by default facts are."
