@@ -65,6 +65,7 @@ SAID = {
     "said": Quantity("agrees with what is written", "%"),
     "logp": Quantity("log p of it", "nats", has_sign=True),
 }
+BY = ("model", "kind", "apart", "layer")
 AGAINST = [("later", "logit"), ("later", "tuned"), ("later", "shuffled"), ("tuned", "logit")]
 BY_LAYER = Comparison(
     metrics=SAID,
@@ -197,9 +198,6 @@ def _name_band(band: int, number: int) -> str:
     return f"{100 * band / number:.0f} to {100 * (band + 1) / number:.0f} %"
 
 
-BY = ("model", "kind", "apart", "layer")
-
-
 def _close_gaps(rows: Rows) -> Iterator[dict[str, Any]]:
     """For each model, layer and fitted lens, the share of the gap to certainty that it closes.
 
@@ -208,7 +206,7 @@ def _close_gaps(rows: Rows) -> Iterator[dict[str, Any]]:
     for where, own in tidy.group_by(rows, *BY).items():
         about = dict(zip(BY, where, strict=True))
         sides = tidy.group_by(own, "lens")
-        keys = ("seed", "fact", "phrasing", "direction", "band")
+        keys = ("seed", "split", "fact", "phrasing", "direction", "band")
         plain = {tuple(row[x] for x in keys): row["said"] for row in sides["logit"]}
         for lens in ("tuned", "later", "shuffled"):
             weighed = []
