@@ -57,10 +57,8 @@ LENSES = {
     "later": "later-step lens",
     "shuffled": "shuffled lens",
 }
-FITTED = Factor(
-    "apart", "fitted on", {"prompts": "the same facts, other prompts", "facts": "other facts"},
-    is_told=True,
-)  # fmt: skip
+APART = {"prompts": "the same facts, other prompts", "facts": "other facts"}
+FITTED = Factor("apart", "fitted on", APART, is_told=True)
 SAID = {
     "said": Quantity("agrees with what is written", "%"),
     "logp": Quantity("log p of it", "nats", has_sign=True),
@@ -121,7 +119,7 @@ def list_jobs(inputs: ModelInputs, settings: LensSettings) -> Iterator[Job]:
                 "that are masked; leave it out."
             )
     for member in inputs.members():
-        for apart in FITTED.words or ():
+        for apart in APART:
             yield Job(f"{member.key}-{apart}", partial(_ask, inputs, member, apart, settings))
 
 
