@@ -1,5 +1,6 @@
 """Steering as a measure: what is added, what is counted, and what is chosen at equal damage."""
 
+import pyarrow
 import pytest
 import torch
 
@@ -12,7 +13,7 @@ from unmask.dictionaries.steering import choose_steps
 from unmask.dictionaries.targets import Heading, count_firing, find_heading, has_words
 from unmask.measures import steer_texts
 from unmask.measures.steer import MEASURE
-from unmask.measures.steer_section import choose_strengths
+from unmask.measures.steer_section import choose_strengths, summarise
 from unmask.net.families import Family
 from unmask.net.loading import save
 
@@ -132,6 +133,17 @@ def test_a_strength_is_chosen_on_one_half_and_read_on_the_other():
     wide = select(list(choose_strengths(rows, 1.0)), schedule="all")
     assert {(row["strength"], row["brought"]) for row in wide} == {(9.0, 1)}
     assert not list(choose_strengths([row | {"per_token": None} for row in rows], 1.0))
+    # Without unsteered texts in one half, nothing is known of the other.
+    few = [row for row in rows if row["strength"] or row["fact"] in ("a-000", "a-002")]
+    assert {row["fact"] for row in choose_strengths(few, 1.0)} == {"a-001", "a-003"}
+
+
+def test_schedules_without_all_steps_have_no_difference(result):
+    kept = [row for row in result.tables["steer"].to_pylist() if row["schedule"] != "all"]
+    tables = {**result.tables, "steer": pyarrow.Table.from_pylist(kept)}
+    summary = summarise(tables, MEASURE.settings(budget=0.0))
+    assert {row["schedule"] for row in summary["chosen"]} == {"none", "forms"}
+    assert {row["budget"] for row in summary["chosen"]} == {0.0} and not summary["gained"]
 
 
 def test_features_and_vectors_are_asked_for(tmp_path):

@@ -65,7 +65,7 @@ CHOSEN = Comparison(
     metrics=METRICS,
     groups=(MODEL, KIND, Factor("budget", "budget", lambda nats: f"{nats:g} nats", is_told=True)),
     variant=Factor("schedule", "steps", {**SCHEDULES, "none": "unsteered"}),
-    against=[(name, "all") for name in (*SCHEDULES, "none") if name != "all"],
+    against=lambda names: [(name, "all") for name in names if name != "all"],
     beside={"strength": "mean strength"},
     counted="texts",
     title="Schedules at equal damage",
@@ -91,13 +91,14 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     """Effect and damage by schedule, strength and direction; schedules at equal damage; recall."""
     texts = list(_add_variety(tables["steer"].to_pylist()))
     repeated, answers = list(_repeat(texts)), list(_repeat(tables["recall"].to_pylist()))
-    own = tidy.select(repeated, added="own")
+    own, budgets = (
+        tidy.select(repeated, added="own"),
+        sorted({n * settings.budget for n in BUDGETS}),
+    )
     return (
         EFFECT.summarise(repeated)
         | {"timed": TIMING.subtract(own, "strength")}
-        | CHOSEN.summarise(
-            [row for n in BUDGETS for row in choose_strengths(texts, n * settings.budget)]
-        )
+        | CHOSEN.summarise([row for budget in budgets for row in choose_strengths(texts, budget)])
         | RECALL.summarise(answers)
         | {"formed": _join_formed(tables["formed"].to_pylist())}
     )
@@ -126,7 +127,7 @@ def choose_strengths(texts: Rows, budget: float) -> Iterator[dict[str, Any]]:
     """The texts of each schedule at the best strength that the budget allows on the other half.
 
     Halves are of each target's texts, even ones and odd ones. Unsteered texts are strength 0 of
-    every schedule, and a schedule of their own. Nothing is chosen where no judge scored the texts.
+    every schedule, and a schedule of their own. Nothing is chosen where no judge scored them.
     """
     texts = [row for row in texts if row["added"] != "random" and row["per_token"] is not None]
     for own in tidy.group_by(texts, "model", "seed").values():
@@ -140,6 +141,8 @@ def choose_strengths(texts: Rows, budget: float) -> Iterator[dict[str, Any]]:
                      for name, same in ways.items()}
                     for side in (half, 1 - half)
                 )  # fmt: skip
+                if not judged.get(0.0):
+                    continue
                 most = _average(judged[0.0], "per_token") + budget
                 costs = {name: _average(same, "per_token") for name, same in judged.items() if same}
                 allowed = [name for name, cost in costs.items() if name == 0 or cost <= most]
