@@ -20,7 +20,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 TUTORIAL, NOTEBOOK = DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
-OWN_METHOD = DOCS / "own-method.md"
+OWN_METHOD, STEERING = DOCS / "own-method.md", DOCS / "features-and-steering.md"
 _FENCED = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
 _NOTE = "Made of [{0}]({0}) by tools/write_notebook.py; run it from top to bottom."
 
@@ -142,11 +142,12 @@ def strip_outputs(notebook: str) -> str:
 
 
 if __name__ == "__main__":
-    for source in (TUTORIAL, OWN_METHOD):
+    for source in (TUTORIAL, OWN_METHOD, STEERING):
         place = source.with_suffix(".ipynb")
         page = make_notebook(source)
         if "--run" not in sys.argv[1:]:
-            page = _keep_outputs(page, json.loads(place.read_text("utf-8"))["cells"])
+            known = json.loads(place.read_text("utf-8"))["cells"] if place.is_file() else []
+            page = _keep_outputs(page, known)
         elif not sys.argv[2:] or source.name in sys.argv[2:]:
             with TemporaryDirectory() as folder:
                 page = execute(page, Path(folder))

@@ -65,6 +65,7 @@ from unmask.measures import (
     interchange as _interchange,
     knockout as _knockout,
     knowns as _knowns,
+    lens as _lens,
     nll as _nll,
     order as _order,
     paths as _paths,
@@ -103,6 +104,7 @@ guidance = _guidance.MEASURE
 interchange = _interchange.MEASURE
 knockout = _knockout.MEASURE
 knowns = _knowns.MEASURE
+lens = _lens.MEASURE
 infilling = _infilling.MEASURE
 mending = _mending.MEASURE
 nll = _nll.MEASURE

@@ -6,7 +6,11 @@ import torch
 import unmask
 from tests.conftest import make_model
 from unmask.base.errors import UserError
-from unmask.dictionaries.steering import choose_steps, find_forming_steps
+from unmask.dictionaries.steering import (
+    choose_forming_steps,
+    choose_steps,
+    find_forming_steps,
+)
 
 SITE = "layers.1.resid_out"
 DIRECTION = torch.linspace(-1, 1, 64)
@@ -57,14 +61,16 @@ def test_halves_are_all_steps_once():
         assert not halves[0] & halves[1]
 
 
-def test_a_feature_forms_until_it_fires_most():
+def test_a_feature_forms_where_it_comes_to_fire():
     counts = {1: 0, 2: 1, 3: 4, 4: 6, 5: 6, 6: 2}
     life = [
         {"feature": 7, "step": step, "fires_masked": count, "fires_written": 0}
         for step, count in counts.items()
     ]
-    assert find_forming_steps(life, 7) == [3, 4]
-    assert find_forming_steps(life, 7, least=0.1) == [2, 3, 4]
+    assert find_forming_steps(life, 7) == [3]
+    assert find_forming_steps(life, 7, least=0.8) == [3, 4]
+    assert find_forming_steps(life, 7, least=1.0) == [2, 3, 4]
+    assert choose_forming_steps({1: -2.0, 2: -3.0, 3: -2.5}) == [1]
     with pytest.raises(UserError, match="fires at no step"):
         find_forming_steps(life, 8)
 

@@ -39,6 +39,8 @@ SMALLER = {
     "bench": "--methods lens,attention --mechanisms decoy --forms 1",
     "circuit": "--facts 1 --splits d2p_same --known 0 --edges 0.001 --strongest 0.001 --points 1",
     "gradients": "--number 2 --tokens 2 --length 2 --scales 1 --each 1 --draws 2",
+    "lens": "--limit 2 --steps 2 --splits d2p_same",
+    "steer": "--number 1 --texts 2 --facts 1 --lines 4 --steps 2 --strengths 0.4 --schedules all",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
     "infilling": "--texts 2 --gaps 1 --candidates 1",
@@ -52,7 +54,7 @@ SMALLER = {
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
 LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
-LONG |= {"alignment", "circuit", "features"}
+LONG |= {"alignment", "circuit", "features", "steer", "lens"}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

@@ -36,8 +36,8 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask train": TRAINING,
     "unmask train (?!.*start.model)": {"network.preset": "tiny"},
     r"unmask train \{worlds\}": {"batch.rows": "26"},  # of which two are new
-    "unmask (recall|nll|factorization|knowns|order)": {"--limit": "2"},
-    "unmask (recall|order)": {"--steps": "2"},
+    "unmask (recall|nll|factorization|knowns|order|lens)": {"--limit": "2"},
+    "unmask (recall|order|lens)": {"--steps": "2"},
     # Networks that have learned nothing recall nothing.
     "unmask (trace|knockout|paths)": {"--any-answer": "", "--facts": "1", "--steps": "2"},
     "unmask (interchange|slots)": {"--facts": "4"},
@@ -68,6 +68,10 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask features": {
         "--facts": "2", "--texts": "2", "--draws": "1", "--size": "32", "--k": "4",
         "--train-steps": "2", "--steps": "2",
+    },
+    "unmask steer": {
+        "--number": "1", "--texts": "2", "--facts": "1", "--lines": "4", "--steps": "2",
+        "--schedules": "all,late", "--strengths": "0.4",
     },
     "unmask bench": {"--methods": "lens,interchange", "--forms": "1"},
     "unmask quality": {"--texts": "2", "--steps": "2,4", "--length": "32"},

@@ -16,6 +16,7 @@ from tools.write_notebook import (
     INSTALL,
     NOTEBOOK,
     OWN_METHOD,
+    STEERING,
     TUTORIAL,
     make_notebook,
     read_blocks,
@@ -69,7 +70,7 @@ def shorten(command: str) -> str | None:
     return command
 
 
-@pytest.mark.parametrize("page", [TUTORIAL, OWN_METHOD], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [TUTORIAL, OWN_METHOD, STEERING], ids=lambda page: page.stem)
 def test_notebook_is_the_page(page):
     written = strip_outputs(page.with_suffix(".ipynb").read_text("utf-8"))
     assert written == make_notebook(page), (
@@ -158,3 +159,15 @@ def test_a_method_of_ones_own_is_scored_in_forty_lines(folder, capsys):
     assert re.search(r"mean_of_questions +auroc +(1\.00|0\.9\d)", shown)
     assert re.search(r"probe +verb +[1-9]", shown)
     assert not re.search(r"(interchange|mean_of_questions) +verb", shown)
+
+
+@pytest.mark.prove
+def test_texts_are_steered_along_a_features_direction_in_forty_lines(folder, capsys):
+    """The notebook as it stands: a fact's feature brings what the prose says; unsteered texts lack
+    it."""
+    cells = read_cells(STEERING.with_suffix(".ipynb"))
+    assert sum(len(cell.splitlines()) for cell in cells) <= 40
+    run_cells(cells, lambda command: command)
+    plain, *steered = capsys.readouterr().out.split(" lengths of a state in each:")[1:]
+    assert not re.search("piano|Isenquay", plain.partition("all steps")[0])
+    assert all(re.search("piano|Isenquay", text) for text in steered) and len(steered) == 3

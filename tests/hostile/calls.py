@@ -93,7 +93,7 @@ def ask(name: str) -> Callable:
             given["data"] = pieces.folder / file
         if name in STEERED and given["data"] is pieces.corpus:
             given["data"] = STEERED[name]
-        return getattr(unmask, name)(given.pop("subjects", pieces.model), **given)
+        return find_measure(name)(given.pop("subjects", pieces.model), **given)
 
     return call
 
@@ -130,6 +130,9 @@ TINY: dict[str, dict[str, Any]] = {
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
     "features": {"facts": 2, "texts": 2, "steps": 2, "size": 16, "k": 2, "train_steps": 2},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
+    "lens": {"limit": 2, "steps": 2, "splits": ("p2d_same",)},
+    "steer": {"words": ("who",), "texts": 2, "lines": 2, "steps": 2, "facts": 1,
+              "schedules": ("all",), "strengths": (0.4,)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip
@@ -193,8 +196,10 @@ PROCESS = {"num_tokens": COUNT, "schedule": [3, "x", None, Odd()]}
 CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
-        for name in ("knowns", *({*TINY} - {"symmetry", "edit", "correctors", "bench"}))
+        for name in ("knowns", *({*TINY} - {"symmetry", "edit", "steer", "correctors", "bench"}))
     },
+    # `unmask.steer` steers any sampler: its measure has no public name.
+    "steer as a verb": Call(ask("steer"), find_measure("steer").settings, SUBJECTS | QUESTIONS),
     **{name: Call(with_first(getattr(unmask, name), out=own_out, **TINY[name]),
         find_measure(name).settings, {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]})
         for name in ("correctors", "bench", "gradients")},

@@ -64,7 +64,7 @@ def measure(name: str, *words: str, **changes: Any) -> Write:
 
 
 _FLAGS = ("probes", "heads")
-_MASKED = ("mending", "guidance", "order", "parallel", "transparency")
+_MASKED = ("mending", "guidance", "order", "parallel", "transparency", "steer", "lens")
 """Measures of diffusion models alone."""
 
 
@@ -148,11 +148,11 @@ KILLED: dict[str, Write] = {
     "symmetry": measure("symmetry", permutations=2000),
     "order": measure("order", limit=3, steps=8), "alignment": measure("alignment", facts=3),
     "nll": measure("nll", limit=6), "features": measure("features"),
-    "factorization": measure("factorization", limit=6),
+    "factorization": measure("factorization", limit=6), "steer": measure("steer", steps=4),
     "knowns": on_shipped("knowns", "--limit", "4"),
     "perplexity": measure("perplexity", repeats=8),
     "quality": measure("quality", steps=(2, 4)),
-    "mending": measure("mending", calls=(2, 4)),
+    "mending": measure("mending", calls=(2, 4)), "lens": measure("lens"),
     "infilling": measure("infilling", gaps=(1, 2)),
     "parallel": measure("parallel", steps=(1, 2)), "transparency": measure("transparency"),
     "knockout": measure("knockout", facts=3, windows=(1, 2)),

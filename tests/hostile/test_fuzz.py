@@ -386,7 +386,7 @@ def test_the_command_itself(verb, pieces, alone):
 
 def test_the_tables_are_complete(pieces, tmp_path):
     assert all(give_words(verb, pieces, tmp_path)[0] == verb[0] for verb in VERBS)
-    assert sorted([*CALLS, *NOT_CALLED]) == sorted(unmask.__all__)
+    assert sorted([*CALLS, *NOT_CALLED]) == sorted([*unmask.__all__, "steer as a verb"])
     assert sum(short for short, _ in FUZZES.values()) >= 100
     assert sum(long for _, long in FUZZES.values()) >= 2000
 

@@ -30,12 +30,14 @@ from unmask.measures.erasure import MEASURE as ERASURE
 from unmask.measures.features import MEASURE as FEATURES
 from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
+from unmask.measures.lens import MEASURE as LENS
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.paths import MEASURE as PATHS
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.result import Result
 from unmask.measures.slots import MEASURE as SLOTS
+from unmask.measures.steer import MEASURE as STEER
 from unmask.net.loading import save
 from unmask.report.page import draw_report
 from unmask.representation.prompts import put_before
@@ -95,6 +97,11 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["features"] = FEATURES(
         place.model, data=place.data, out=folder / "features", length=24, device="cpu", **few
     )
+    few = {"number": 1, "texts": 2, "lines": 2, "steps": 2, "facts": 1, "strengths": (0.4,)}
+    few |= {"schedules": ("all", "late"), "judge": str(folder / "judge"), "device": "cpu"}
+    results["steer"] = STEER(place.model, data=people, out=folder / "steer", length=24, **few)
+    few = {"steps": 2, "bands": 2, "length": 24, "device": "cpu"}
+    results["lens"] = LENS(place.model, data=people, out=folder / "lens", **few)
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
     few = {"steps": 2, "bands": 2, "length": 24, "any_answer": True, "device": "cpu"}

@@ -3,8 +3,9 @@
     x ← x + strength · direction,  in the steps of the schedule
 
 A schedule is all steps, the early or the late half of them, or the steps that are named, such as
-those in which a feature forms (`find_forming_steps`). Each step adds as much: schedules are
-compared at equal strength where each has as many steps.
+those in which a feature forms (`find_forming_steps`). Each step of a schedule adds as much:
+schedules that differ in how many steps they have are compared at equal strength · number of steps,
+as `unmask steer` does.
 """
 
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -106,20 +107,41 @@ def steer(
 def find_forming_steps(
     life: Sequence[Mapping[str, Any]], feature: int, least: float = 0.5
 ) -> list[int]:
-    """The steps up to which a feature forms: from its first to where it fires most.
+    """The steps in which a feature forms: those by which it comes to fire more often.
 
     Args:
         life: Rows of `unmask features`, table `life`.
         feature: Which one.
-        least: Steps in which it fires less often than this share of its most are left out.
+        least: What share of its most they bring together.
     """
     fires = {
         row["step"]: (row["fires_masked"] + row["fires_written"])
         for row in life
         if row["feature"] == feature
     }
-    most = max(fires.values(), default=0)
-    if not most:
+    if not max(fires.values(), default=0):
         raise UserError(f"feature {feature} fires at no step: expected one that does.")
-    peak = min(step for step, number in fires.items() if number == most)
-    return [step for step in sorted(fires) if step <= peak and fires[step] >= least * most]
+    return choose_forming_steps(fires, least)
+
+
+def choose_forming_steps(values: Mapping[int, float], least: float = 0.5) -> list[int]:
+    """The fewest steps whose rises make up this share of the largest value, the largest first.
+
+    What rises nowhere forms in the first step.
+
+    >>> from unmask.dictionaries.steering import choose_forming_steps
+    >>> choose_forming_steps({1: 0.0, 2: 1.0, 3: 4.0, 4: 6.0, 5: 5.0})
+    [3]
+    >>> choose_forming_steps({1: 0.0, 2: 1.0, 3: 4.0, 4: 6.0, 5: 5.0}, least=0.75)
+    [3, 4]
+    """
+    steps, before, rises = sorted(values), 0.0, {}
+    for step in steps:
+        rises[step] = values[step] - before
+        before = values[step]
+    chosen: list[int] = []
+    for step in sorted(steps, key=lambda step: -rises[step]):
+        if rises[step] <= 0 or sum(rises[each] for each in chosen) >= least * max(values.values()):
+            break
+        chosen.append(step)
+    return sorted(chosen) or steps[:1]

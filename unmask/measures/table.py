@@ -21,9 +21,9 @@ GROUPS = {
     "Texts": ("perplexity", "quality", "mending", "infilling", "parallel", "transparency"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
-        "circuit", "features", "edit", "relearn", "alignment", "bench",
+        "circuit", "features", "lens", "edit", "relearn", "alignment", "bench",
     ),
-    "Steering": ("guidance", "correctors", "planted", "gradients"),
+    "Steering": ("guidance", "steer", "correctors", "planted", "gradients"),
 }  # fmt: skip
 """This package's measures by heading; the order of stages and sections. The line that
 `unmask --help` has of each stands in `unmask/assets/verbs.json`."""
