@@ -12,7 +12,7 @@ stand.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from unmask.base.seeds import python_stream
@@ -45,6 +45,11 @@ class Condition:
     def is_asked(self) -> bool:
         """Directions differ only across, and a subject has neither direction nor answer yet."""
         return self.variable == "fact" or (self.way, self.role) == ("across", "answer")
+
+    @property
+    def searched(self) -> "Condition":
+        """Where its subspace is looked for: what is carried to a last step, at the first."""
+        return replace(self, way="within") if self.way == "steps" else self
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class SubspaceSettings(StateSettings):
     ranks: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64), "Ranks of the subspace.", least=1)
     updates: int = option(100, "Updates of a search.", least=1)
     rows: int = option(16, "Exchanges of an update.", least=1)
-    rate: float = option(0.05, "Adam's learning rate.", above=0.0)
+    rate: float = option(0.02, "Adam's learning rate.", above=0.0)
     known: int = option(
         1, "Networks of one store and of two stores on which the search is tried; 0: none.",
         least=0, most=20,
@@ -86,11 +86,12 @@ def list_jobs(inputs: ModelInputs, settings: SubspaceSettings) -> Iterator[Job]:
     for mechanism, number in product(("one store", "two stores"), range(settings.known)):
         name = f"known-{mechanism.replace(' ', '-')}-{number}"
         yield Job(name, partial(search_known, mechanism, number, settings))
-    conditions = [
-        each
+    # Sources at their last step lend to what was found within: one search serves both.
+    conditions = dict.fromkeys(
+        each.searched
         for names in product(settings.variables, settings.ways, settings.roles)
         if (each := Condition(*names)).is_asked
-    ]
+    )
     if not conditions:
         raise UserError(
             "direction and answer are carried across directions, where the answer is predicted: "
@@ -137,7 +138,7 @@ TABLES = {
 MEASURE = Measure(
     name="subspaces",
     title="Subspaces that carry a fact, a direction or an answer",
-    help="Find subspaces by which a fact, a direction or an answer crosses runs (alignment search).",
+    help="Find subspaces that carry a fact, a direction or an answer across runs (alignment search).",
     settings=SubspaceSettings,
     tables=TABLES,
     inputs=ALL_TESTS,

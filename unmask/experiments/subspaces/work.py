@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,13 @@ FactPairs = list[tuple[Fact, Exchange]]
 def search_condition(
     halves: FactHalves, condition: Condition, layer: int, settings: "SubspaceSettings"
 ) -> Mapping[str, list[dict[str, Any]]]:
-    """The rows of a condition at a layer, and what its searches came to."""
+    """What a condition's subspaces at a layer bring, and what the searches came to.
+
+    Also of sources at their last step, where that is asked of what is found within.
+    """
     model, site, seed = halves.model, name_entry(halves.model, layer), settings.seed
     search = Search(settings.ranks, settings.updates, settings.rows, settings.rate, seed)
     ranks = clip_ranks(settings.ranks, model.net.config.width)
-    # What is carried to the source's last step is looked for at its first.
-    first = replace(condition, way="within") if condition.way == "steps" else condition
 
     def pair(pool: Pool, where: Condition, is_permuted: bool = False) -> FactPairs:
         return list(make_exchanges(halves, pool, where, settings.sources, seed, is_permuted))
@@ -68,7 +70,7 @@ def search_condition(
     for variant, network, is_permuted in (
         ("aligned", model, False), ("permuted", model, True), ("untrained", drawn, False),
     ):  # fmt: skip
-        pairs, began = pair(halves.fitted, first, is_permuted), process_time()
+        pairs, began = pair(halves.fitted, condition, is_permuted), process_time()
         if not pairs:
             return {}
         result = search_basis(lay_out_exchanges(network, _strip(pairs), site), search)
@@ -79,8 +81,11 @@ def search_condition(
         })  # fmt: skip
     # 2. What each brings of other phrasings, of the people searched on and of those held out.
     rows = []
-    for people, pool in halves.tests.items():
-        pairs, permuted = pair(pool, condition), pair(pool, condition, True)
+    ways = [
+        each for way in settings.ways if (each := replace(condition, way=way)).searched == condition
+    ]
+    for to, (people, pool) in product(ways, halves.tests.items()):
+        pairs, permuted = pair(pool, to), pair(pool, to, True)
         if not pairs or not permuted:
             continue
         own = lay_out_exchanges(model, _strip(pairs), site)
@@ -91,16 +96,12 @@ def search_condition(
         for variant, rank, move in _list_moves(bases, ranks, own.width, seed):
             about, laid = others.get(variant, (pairs, own))
             for row in _average(about, laid, move):
-                rows.append({"people": people, "subspace": variant, "rank": rank, **row})
-    where = {
-        "variable": condition.variable,
-        "way": condition.way,
-        "role": condition.role,
-        "layer": layer,
-    }
+                place = {"way": to.way, "people": people, "subspace": variant, "rank": rank}
+                rows.append(place | row)
+    where = {"variable": condition.variable, "role": condition.role, "layer": layer}
     return {
         "subspaces": [where | row for row in rows],
-        "searches": [where | row for row in searches],
+        "searches": [where | {"way": condition.way} | row for row in searches],
     }
 
 
@@ -140,7 +141,7 @@ def search_known(mechanism: str, number: int, settings: "SubspaceSettings") -> M
     halves = split_facts(
         compiled.model, split, compiled.facts, len(split), KNOWN_PHRASINGS, None, is_split=False
     )
-    settings = replace(settings, **KNOWN_SEARCH)
+    settings = replace(settings, ways=("across",), **KNOWN_SEARCH)
     columns = {"mechanism": mechanism, "network": number, "seed": 0}
     rows = [
         columns | row | {"fact": f"{number} {row['fact']}"}
