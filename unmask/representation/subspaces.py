@@ -171,32 +171,32 @@ class Found:
 def search_basis(laid: LaidOut, search: Search, start: Float[Tensor, "D k"] | None = None) -> Found:
     """The basis whose exchange makes the targets likeliest, as wide as the largest rank.
 
-    It begins at a drawn one, or at `start`.
+    It begins at `start`, by default at the directions in which sources differ most from bases: from
+    a drawn one a search often stays where exchanging next to nothing changes nothing.
     """
     ranks, losses = clip_ranks(search.ranks, laid.width), list[float]()
     stream = torch_stream(search.seed, "search")
     if start is None:
-        start = draw_basis(laid.width, ranks[-1], search.seed)
-    linear = nn.Linear(ranks[-1], laid.width, bias=False, device=laid.changes.device)
-    turned = nn.utils.parametrizations.orthogonal(linear)
-    turned.weight = start.to(laid.changes)
-    optimiser = torch.optim.Adam(turned.parameters(), lr=search.rate)
+        start = find_principal(laid, ranks[-1])
+    # The basis is the orthonormal part of a free matrix: its first columns span what those of the
+    # matrix span, whatever the others are.
+    free = start.to(laid.changes).clone().requires_grad_()
+    optimiser = torch.optim.Adam([free], lr=search.rate)
     sizes = torch.tensor(ranks)
     for _ in range(search.updates):
         # 1. Exchanges of this update, without repetition, and of each the rank that it is given.
         numbers = torch.randperm(len(laid), generator=stream)[: search.rows]
         rank = sizes[torch.randint(len(ranks), (len(numbers),), generator=stream)]
+        numbers, rank = (each.to(free.device) for each in (numbers, rank))
         # 2. The targets' cross-entropy; it reaches the network, whose weights have no gradients.
         with torch.enable_grad():
-            move = move_inside(turned.weight, rank.to(laid.changes.device))
-            logp = laid.predict(numbers.to(laid.changes.device), move)
-            loss = nn.functional.nll_loss(logp, laid.targets[numbers.to(logp.device)])
-            gradients = torch.autograd.grad(loss, list(turned.parameters()))
-        for parameter, gradient in zip(turned.parameters(), gradients, strict=True):
-            parameter.grad = gradient
+            basis = torch.linalg.qr(free).Q
+            logp = laid.predict(numbers, move_inside(basis, rank))
+            loss = nn.functional.nll_loss(logp, laid.targets[numbers])
+            (free.grad,) = torch.autograd.grad(loss, [free])
         optimiser.step()
         losses.append(float(loss.detach()))
-    return Found(turned.weight.detach(), losses)
+    return Found(torch.linalg.qr(free.detach()).Q, losses)
 
 
 def clip_ranks(ranks: Sequence[int], width: int) -> list[int]:
@@ -208,6 +208,12 @@ def clip_ranks(ranks: Sequence[int], width: int) -> list[int]:
             f"1 to {width - 1}, below the states' width."
         )
     return kept
+
+
+def find_principal(laid: LaidOut, rank: int) -> Float[Tensor, "D k"]:
+    """The directions in which sources differ most from bases, the first of them most."""
+    changes = laid.changes.double()
+    return torch.linalg.eigh(changes.T @ changes).eigenvectors.flip(1)[:, :rank]
 
 
 def draw_basis(width: int, rank: int, seed: int) -> Float[Tensor, "D k"]:

@@ -68,7 +68,8 @@ class FactHalves:
     """The people of one split, who are searched on and who are held out, in their phrasings."""
 
     model: Model
-    direction: str
+    directions: frozenset[str]
+    """Those that bases are asked in."""
     fitted: Pool
     tests: Mapping[str, Pool]
     """By TRAINED and HELD_OUT, in phrasings that are not searched on."""
@@ -95,8 +96,8 @@ def split_facts(
 ) -> FactHalves:  # fmt: skip
     """The first facts of a split, half of them held out, and the same facts in both directions.
 
-    Of each fact and direction the first phrasings are searched on, and as many others asked. If not
-    `is_split`, all facts are searched on.
+    Of each fact and direction the first phrasings are searched on, and as many others, if there are
+    any, asked. If not `is_split`, all facts are searched on.
     """
     people = list(dict.fromkeys(fact.fact_id for fact in split))[:facts]
     parts = divide(people) if is_split else dict.fromkeys(people, 0)
@@ -108,14 +109,15 @@ def split_facts(
 
     def pool(half: int, begin: int) -> Pool:
         kept = {
-            key: own[begin : begin + phrasings] or own[:phrasings]
+            key: own[begin : begin + phrasings]
             for key, own in prompts.items()
-            if parts[key[0]] == half
+            if parts[key[0]] == half and own[begin:]
         }
         return Pool(kept)
 
     others = {TRAINED: pool(0, phrasings), HELD_OUT: pool(1, phrasings)}
-    return FactHalves(model, split[0].direction, pool(0, 0), others, length)
+    directions = frozenset(fact.direction for fact in split)
+    return FactHalves(model, directions, pool(0, 0), others, length)
 
 
 def make_exchanges(
@@ -133,25 +135,28 @@ def make_exchanges(
     people = pool.people
     order = python_stream(seed, "permuted").sample(people, len(people))
     labels = dict(zip(order, order[1:] + order[:1] if is_permuted else order, strict=True))
-    ways = dict.fromkeys(way for _, way in pool.prompts)
-    others = [way for way in ways if way != halves.direction]
-    asks = others[0] if condition.way == "across" and others else halves.direction
-    for person in people:
-        for base in pool.prompts.get((person, halves.direction), ()):
-            stream = python_stream(seed, "source", condition.way, person, base.phrasing)
-            known = [one for one in people if one != person and (one, asks) in pool.prompts]
-            for other in stream.sample(known, min(sources, len(known))):
-                source = stream.choice(pool.prompts[other, asks])
+    for (person, asks), bases in pool.prompts.items():
+        # 1. What sources may be: prompts about others, in the base's direction or in the other one.
+        lent = [
+            source
+            for (other, way), own in pool.prompts.items()
+            if other != person and (way != asks) == (condition.way == "across")
+            for source in own
+        ]
+        for base in bases if asks in halves.directions else ():
+            stream = python_stream(seed, "source", condition.searched.way, person, base.phrasing)
+            for source in stream.sample(lent, min(sources, len(lent))):
+                # 2. The facts whose objects each variable asks for, as far as they are there.
                 meant = {
-                    "fact": (labels[other], halves.direction),
-                    "direction": (labels[person], asks),
-                    "answer": (labels[other], asks),
+                    "fact": (labels[source.fact_id], asks),
+                    "direction": (labels[person], source.direction),
+                    "answer": (labels[source.fact_id], source.direction),
                 }
-                texts = {
+                facts = {
                     name: pool.prompts[key][0] for name, key in meant.items() if key in pool.prompts
                 }
-                if condition.variable in texts:
-                    made = _lay_out_exchange(halves, condition, base, source, texts)
+                if condition.variable in facts:
+                    made = _lay_out_exchange(halves, condition, base, source, facts)
                     if made is not None:
                         yield base, made
 

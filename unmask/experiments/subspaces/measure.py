@@ -63,7 +63,7 @@ class SubspaceSettings(StateSettings):
         (), "Layers after which states are exchanged (-1: embeddings); the middle one by default.",
         least=-1,
     )  # fmt: skip
-    facts: int = option(30, "Facts of each split, half of them held out.", least=4)
+    facts: int = option(30, "Facts of each split, half of them held out.", least=6)
     phrasings: int = option(
         2, "Phrasings of each fact that are searched on; as many others are asked.", least=1
     )
@@ -138,7 +138,7 @@ TABLES = {
 MEASURE = Measure(
     name="subspaces",
     title="Subspaces that carry a fact, a direction or an answer",
-    help="Find subspaces that carry a fact, a direction or an answer across runs (alignment search).",
+    help="Find subspaces that carry a fact, a direction or an answer across runs (DAS).",
     settings=SubspaceSettings,
     tables=TABLES,
     inputs=ALL_TESTS,
