@@ -38,6 +38,7 @@ SMALLER = {
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
     "bench": "--methods lens,attention --mechanisms decoy --forms 1",
     "circuit": "--facts 1 --splits d2p_same --known 0 --edges 0.001 --strongest 0.001 --points 1",
+    "subspaces": "--splits d2p_same --facts 6 --phrasings 1 --known 0 --updates 1 --ranks 2",
     "gradients": "--number 2 --tokens 2 --length 2 --scales 1 --each 1 --draws 2",
     "quality": "--texts 2 --steps 2 --samplers random",
     "mending": "--texts 2 --shares 0.2 --calls 4",
@@ -52,7 +53,7 @@ SMALLER = {
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
 LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
-LONG |= {"alignment", "circuit", "features"}
+LONG |= {"alignment", "circuit", "features", "subspaces"}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

@@ -120,6 +120,8 @@ TINY: dict[str, dict[str, Any]] = {
                    "draws": 1, "rows": 2, "most_calls": 8},
     "gradients": {"number": 2, "length": 2, "draws": 2, "policies": ("table",)},
     "circuit": {"facts": 1, "known": 0, "edges": 1e-3, "strongest": 1e-3, "splits": ("p2d_same",)},
+    "subspaces": {"facts": 6, "known": 0, "phrasings": 1, "splits": ("p2d_same",), "updates": 1,
+                  "rows": 2, "ranks": (2,), "variables": ("fact",), "roles": ("subject",)},
     "bench": {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},

@@ -156,7 +156,7 @@ KILLED: dict[str, Write] = {
     "infilling": measure("infilling", gaps=(1, 2)),
     "parallel": measure("parallel", steps=(1, 2)), "transparency": measure("transparency"),
     "knockout": measure("knockout", facts=3, windows=(1, 2)),
-    "paths": measure("paths", facts=3),
+    "paths": measure("paths", facts=3), "subspaces": measure("subspaces"),
     "interchange": measure("interchange", facts=3),
     "erasure": on_shipped("erasure", "--facts", "2", "--phrasings", "1", "--groups", "d2p",
                           "--states", "8", "--starts", "0", "--draws", "1"),

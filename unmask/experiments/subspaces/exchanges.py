@@ -69,7 +69,7 @@ class FactHalves:
 
     model: Model
     directions: frozenset[str]
-    """Those that bases are asked in."""
+    """The directions that bases are asked in."""
     fitted: Pool
     tests: Mapping[str, Pool]
     """By TRAINED and HELD_OUT, in phrasings that are not searched on."""
