@@ -6,8 +6,9 @@ import unmask
 from unmask import UserError
 from unmask.blocks.tidy import select
 from unmask.compiled.mechanisms import build_compiled
+from unmask.evaluation.equivalence import divide
 from unmask.experiments.subspaces.exchanges import HELD_OUT, TRAINED, Condition
-from unmask.experiments.subspaces.section import choose_cell, find_worst
+from unmask.experiments.subspaces.section import choose_cell, choose_rows, find_worst
 
 FEW = {"ranks": (8,), "updates": 1, "rows": 8, "phrasings": 1, "sources": 2, "device": "cpu"}
 ONE = {"variables": ("fact",), "ways": ("within",), "roles": ("subject",)}
@@ -47,29 +48,37 @@ def test_every_condition_is_searched_and_asked(result):
 
 
 def test_results_are_of_held_out_facts_and_of_the_worst_control(result):
-    summary = result.summary
-    held_out = select(summary["differences"], people=HELD_OUT)
-    texts = [getattr(block, "text", "") for block in result.section.blocks]
-    assert sum("worst control (" in text for text in texts) == len(
-        {(row["variable"], row["way"], row["role"]) for row in held_out}
-    )
+    summary, texts = result.summary, [getattr(block, "text", "") for block in result.section.blocks]
+    assert sum("worst control (" in text for text in texts) == 8
     assert sum("across directions" in text for text in texts) == 1
-    assert len(select(summary["means"], people=HELD_OUT, subspace="whole", metric="brings")) == 8
+    whole = select(summary["means"], subspace="whole", metric="brings")
+    assert len(whole) == 8 and max(row["facts"] for row in whole) == 4
 
 
-def make_row(layer: int, rank: int, subspace: str, brings: float, people: str = TRAINED) -> dict:
-    return {"layer": layer, "rank": rank, "subspace": subspace, "brings": brings, "people": people}
+def make_rows(fact: str, shares: dict[int, float], rival: float = 0.1) -> list[dict]:
+    """Rows of a held-out fact: what the aligned subspace brings by its rank."""
+    place = {"layer": 1, "people": HELD_OUT, "fact": fact}
+    controls = ("permuted", "untrained", "random", "noise")
+    return [
+        *({**place, "rank": rank, "subspace": "aligned", "brings": x}
+          for rank, x in shares.items()),
+        *({**place, "rank": rank, "subspace": name, "brings": rival}
+          for rank in shares for name in controls),
+        {**place, "rank": 64, "subspace": "whole", "brings": 1.0},
+    ]  # fmt: skip
 
 
-def test_layer_and_rank_are_chosen_beside_the_best_control_on_facts_searched_on():
-    rows = [
-        *(make_row(0, 4, name, x) for name, x in (("aligned", 0.9), ("random", 0.8))),
-        *(make_row(1, 4, name, x) for name, x in (("aligned", 0.6), ("random", 0.1))),
-        *(make_row(1, 8, name, x) for name, x in (("aligned", 0.6), ("random", 0.1))),
-        make_row(1, 64, "whole", 1.0),
-        make_row(0, 4, "aligned", 1.0, HELD_OUT),
-    ]
-    assert choose_cell(rows) == (1, 4)  # of equals the lowest rank
+def test_each_half_is_read_at_the_rank_that_is_best_for_the_other():
+    halves = divide(f"fact-{i}" for i in range(8))
+    best = {0: {2: 0.9, 8: 0.3}, 1: {2: 0.2, 8: 0.8}}
+    rows = [row for fact, half in halves.items() for row in make_rows(fact, best[half])]
+    chosen = list(choose_rows(rows))
+    shares = {halves[row["fact"]]: row["brings"] for row in select(chosen, subspace="aligned")}
+    assert shares == {0: 0.3, 1: 0.2}
+    assert {row["chosen"] for row in chosen} == {"layer 1, rank 8 / layer 1, rank 2"}
+    assert len(select(chosen, subspace="whole")) == 8
+    equal = make_rows("fact", {2: 0.5, 8: 0.5})
+    assert choose_cell([row for row in equal if row["subspace"] != "whole"]) == (1, 2)
     differences = [{"minus": "random", "mean": 0.5}, {"minus": "permuted", "mean": 0.1}]
     assert find_worst(differences)["minus"] == "permuted"
 

@@ -26,9 +26,13 @@ from unmask.representation.subspaces import Exchange
 VARIABLES = {
     "fact": "fact",
     "direction": "direction of asking",
-    "answer": "answer's first token",
+    "answer": "answer",
 }
-WAYS = {"within": "same direction", "across": "other direction", "steps": "its last step"}
+WAYS = {
+    "within": "its own direction",
+    "across": "the other direction",
+    "steps": "its own direction at the last step",
+}
 ROLES = {"subject": "subject tokens", "answer": "position that predicts"}
 TRAINED, HELD_OUT = "trained", "held_out"
 

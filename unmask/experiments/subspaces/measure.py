@@ -11,9 +11,9 @@ direction (within), in the other one (across), or stand at their last denoising 
 stands at its own (the basis is then the one found within). Across, exchanges are left out in which
 another variable asks for the same token.
 
-Half of the facts are searched on, in some phrasings. Results are of the other half, in other
-phrasings; layer and rank are those at which the aligned subspace exceeds its best control furthest
-on the facts searched on, in other phrasings. One search serves all ranks (nested dropout).
+Half of the facts are searched on, in some phrasings. Results are of the held-out facts, in other
+phrasings: each half of these at the layer and rank at which the aligned subspace exceeds its best
+control furthest on the other half. One search serves all ranks (nested dropout).
 
 Controls, all of the same rank: a search for permuted labels, scored by these; the same search in an
 untrained network of the same shape, scored there; a random subspace; and noise as long as what the

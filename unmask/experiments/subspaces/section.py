@@ -8,6 +8,7 @@ from unmask.base.errors import NotMeasuredError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Finding, ReportBlock
 from unmask.blocks.labels import count
+from unmask.evaluation.equivalence import divide
 from unmask.experiments.subspaces.exchanges import HELD_OUT, ROLES, TRAINED, VARIABLES, WAYS
 from unmask.measures.measure import Rows, Summary, Tables
 from unmask.measures.result import Result
@@ -22,6 +23,7 @@ SUBSPACES = {
     "whole": "whole state (ceiling)",
 }
 CONTROLS = ("permuted", "untrained", "random", "noise")
+LAYER = Factor("layer", "after layer")
 PEOPLE = Factor("people", "of facts", {HELD_OUT: "held out", TRAINED: "searched on"})
 WHAT = (
     Factor("variable", "carried", VARIABLES),
@@ -36,68 +38,80 @@ METRICS = {
 }
 COMPARISON = Comparison(
     metrics=METRICS,
-    groups=(MODEL, KIND, ASKED, *WHAT, PEOPLE),
+    groups=(MODEL, KIND, ASKED, *WHAT),
     variant=Factor("subspace", "exchanged", SUBSPACES),
     against=[("aligned", control) for control in CONTROLS],
     compared=("brings",),
     title="How often the exchanged subspace brings what follows from the source",
-    caption="Share of bases' exchanges, by the rank of the subspace, at the layer chosen on the "
-    "facts searched on; the whole state has no rank. Bands are 95 % intervals by fact.",
-    means="What exchanges bring, at the layer and rank chosen on the facts searched on",
-    differences="The aligned subspace minus each control",
+    means="What exchanges bring of held-out facts, each half of them at the layer and rank chosen "
+    "on the other half",
+    differences="The aligned subspace minus each control, of held-out facts",
     controls=CONTROLS,
     most=60,
+)
+CURVES = replace(
+    COMPARISON,
+    groups=(*COMPARISON.groups, LAYER, PEOPLE),
+    caption="Share of a base's exchanges after which what follows from the source is likeliest, by "
+    "the rank of the subspace; the whole state has no rank. Bands are 95 % intervals by fact.",
 )
 KNOWN = replace(
     COMPARISON,
     groups=(Factor("mechanism", "network"), *WHAT),
-    title="Searches in networks of known mechanism",
     means="Searches across directions in hand-written networks, other phrasings of the facts "
     "searched on",
     differences="The aligned subspace minus each control, in hand-written networks",
     names=("known", "known_differences"),
 )
-GROUP = [factor.column for factor in COMPARISON.groups if factor is not PEOPLE]
-KNOWN_GROUP = [factor.column for factor in KNOWN.groups]
+GROUP, KNOWN_GROUP = (
+    [factor.column for factor in comparison.groups] for comparison in (COMPARISON, KNOWN)
+)
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
-    """Means and differences at the chosen layer and rank, and curves over ranks at that layer."""
+    """Means and differences of held-out facts, curves over ranks, and known networks."""
     rows, known = (tables[name].to_pylist() for name in ("subspaces", "known"))
     if not rows:
         raise NotMeasuredError("no exchanges")
-    chosen, curves = list[dict[str, Any]](), list[dict[str, Any]]()
-    for own in tidy.group_by(rows, *GROUP).values():
-        layer, rank = choose_cell(own)
-        at = [row for row in own if row["layer"] == layer]
-        curves += _stretch(at)
-        chosen += [row for row in _stretch(at) if row["rank"] == rank]
+    chosen = [row for own in tidy.group_by(rows, *GROUP).values() for row in choose_rows(own)]
     summary: dict[str, Rows] = {
-        "means": COMPARISON.average(chosen, "layer", "rank"),
-        "differences": COMPARISON.subtract(chosen, "layer", "rank"),
-        "curves": COMPARISON.average(curves, "layer", "rank"),
+        "means": COMPARISON.average(chosen, "chosen"),
+        "differences": COMPARISON.subtract(chosen, "chosen"),
+        "curves": CURVES.average(list(_stretch(rows)), "rank"),
     }
     if known:
-        best = []
-        for own in tidy.group_by(known, *KNOWN_GROUP).values():
-            rank = choose_cell(own)[1]
-            best += [row for row in _stretch(own) if row["rank"] == rank]
-        summary["known"] = KNOWN.average(best, "rank")
-        summary["known_differences"] = KNOWN.subtract(best, "rank")
+        ranks = [{**row, "chosen": f"rank {row['rank']}"} for row in _stretch(known)]
+        summary["known"] = KNOWN.average(ranks, "chosen")
+        summary["known_differences"] = KNOWN.subtract(ranks, "chosen")
     return summary
 
 
+def choose_rows(rows: Rows) -> Iterator[dict[str, Any]]:
+    """A group's rows of held-out facts, each half of the facts at the layer and rank that are best
+    for the other half."""
+    rows = list(_stretch(rows))
+    halves = divide({row["fact"] for row in tidy.select(rows, people=HELD_OUT, subspace="aligned")})
+    held_out = [row for row in tidy.select(rows, people=HELD_OUT) if row["fact"] in halves]
+    cells = [
+        choose_cell([row for row in held_out if halves[row["fact"]] != half] or rows)
+        for half in (0, 1)
+    ]
+    chosen = " / ".join(dict.fromkeys(f"layer {layer}, rank {rank}" for layer, rank in cells))
+    for row in held_out:
+        if (row["layer"], row["rank"]) == cells[halves[row["fact"]]]:
+            yield {**row, "chosen": chosen}
+
+
 def choose_cell(rows: Rows) -> tuple[int, int]:
-    """The layer and rank at which the aligned subspace exceeds its best control furthest, on the
-    facts searched on; of equals the lowest."""
-    known = [row for row in rows if row["people"] == TRAINED and row["subspace"] != "whole"]
+    """The layer and rank at which the aligned subspace exceeds its best control furthest; of equals
+    the lowest."""
     gaps = {}
-    for cell, own in tidy.group_by(known, "layer", "rank").items():
+    for cell, own in tidy.group_by(rows, "layer", "rank").items():
         means = {
             name: sum(row["brings"] for row in same) / len(same)
             for name, same in tidy.group_by(own, "subspace").items()
         }
-        gaps[cell] = means.pop("aligned") - max(means.values())
+        gaps[cell] = means["aligned"] - max(means.get(name, 0.0) for name in CONTROLS)
     return max(gaps, key=lambda cell: (gaps[cell], -cell[1], -cell[0]))
 
 
@@ -112,28 +126,20 @@ def _stretch(rows: Rows) -> Iterator[dict[str, Any]]:
 def describe(result: Result) -> Sequence[ReportBlock]:
     """What crosses, what does not, the rank curves, and the tables."""
     summary = result.summary
-    at = {"layer": "layer", "rank": "rank"}
     known = []
     if "known" in summary:
         known = [
-            *(_compare(KNOWN, KNOWN_GROUP, own, summary["known"]) for own in _split(
-                summary["known_differences"], KNOWN_GROUP)),
-            KNOWN.tabulate(summary["known"], rank="rank"),
-        ]  # fmt: skip
-    held_out = tidy.select(summary["differences"], people=HELD_OUT)
+            *_compare(KNOWN, summary["known"], summary["known_differences"]),
+            KNOWN.tabulate(summary["known"], chosen="chosen"),
+        ]
     return [
-        *_conclude(held_out),
-        *(_compare(COMPARISON, GROUP, own, tidy.select(summary["means"], people=HELD_OUT))
-          for own in _split(held_out, GROUP)),
-        COMPARISON.draw(summary["curves"], Factor("rank", "rank of the subspace")),
-        COMPARISON.tabulate(summary["means"], **at),
-        COMPARISON.tabulate_differences(summary["differences"], **at),
+        *_conclude(summary["differences"]),
+        *_compare(COMPARISON, summary["means"], summary["differences"]),
+        CURVES.draw(summary["curves"], Factor("rank", "rank of the subspace")),
+        COMPARISON.tabulate(summary["means"], chosen="chosen"),
+        COMPARISON.tabulate_differences(summary["differences"], chosen="chosen"),
         *known,
-    ]  # fmt: skip
-
-
-def _split(differences: Rows, group: Sequence[str]) -> list[Rows]:
-    return list(tidy.group_by(differences, *group).values())
+    ]
 
 
 def find_worst(differences: Rows) -> dict[str, Any]:
@@ -145,7 +151,7 @@ def _conclude(differences: Rows) -> Iterator[Finding]:
     """For each model whether a fact crosses directions, in one sentence."""
     across = tidy.select(differences, variable="fact", way="across")
     for name, own in tidy.group_by(across, "model").items():
-        worst = [find_worst(each) for each in _split(own, GROUP)]
+        worst = [find_worst(each) for each in tidy.group_by(own, *GROUP).values()]
         large = [row for row in worst if row["mean"] >= LEAST and row["low"] > 0]
         most = max(row["high"] for row in worst)
         if large:
@@ -155,8 +161,9 @@ def _conclude(differences: Rows) -> Iterator[Finding]:
         elif most < LEAST:
             yield Finding(
                 f"In {name}, no subspace was found that carries a held-out fact across directions: "
-                f"in {count(len(worst), 'search')} none exceeds its worst control by 30 points; "
-                f"the highest upper end of an interval is {100 * most:.0f}.",
+                f"none brings 30 points more than its worst control (looked for in "
+                f"{count(len(worst), 'place')}; the highest upper end of an interval is "
+                f"{100 * most:.0f} points).",
                 "below",
             )
         else:
@@ -164,22 +171,21 @@ def _conclude(differences: Rows) -> Iterator[Finding]:
             yield Finding(f"In {name}, it is not settled {text}.", "unsettled")
 
 
-def _compare(
-    comparison: Comparison, group: Sequence[str], differences: Rows, means: Rows
-) -> Finding:
-    """The aligned subspace beside its worst control and the ceiling."""
-    row = find_worst(differences)
-    where = {name: row[name] for name in group}
-    shares = {each["subspace"]: each for each in tidy.select(means, **where, metric="brings")}
-    aligned, control, whole = (
-        METRICS["brings"].say(shares[name]) for name in ("aligned", row["minus"], "whole")
-    )
-    lead = ", ".join(factor.say(row[factor.column]) for factor in comparison.groups
-                     if factor.heading and factor is not PEOPLE)  # fmt: skip
-    gap = METRICS["brings"].say(row, is_difference=True)
-    text = (
-        f"{lead}: the aligned subspace (rank {row['rank']}) brings {aligned}, its worst control "
-        f"({SUBSPACES[row['minus']]}) {control}, the whole state {whole}. The difference is {gap}"
-        f" ({row['facts']} facts)."
-    )
-    return Finding(text, row["outcome"])
+def _compare(comparison: Comparison, means: Rows, differences: Rows) -> Iterator[Finding]:
+    """The aligned subspace of each group beside its worst control and the ceiling."""
+    names, brings = [factor.column for factor in comparison.groups], METRICS["brings"]
+    for own in tidy.group_by(differences, *names).values():
+        row = find_worst(own)
+        same = tidy.select(means, **{name: row[name] for name in names}, metric="brings")
+        shares = {each["subspace"]: brings.say(each) for each in same}
+        first = comparison.groups[0]
+        way = f", asked {ASKED.say(row['split'])}" if "split" in row else ""
+        what, source, at = (factor.say(row[factor.column]) for factor in WHAT)
+        yield Finding(
+            f"In {first.say(row[first.column])}{way}, the {what} of a source in {source}, at the "
+            f"{at}: the aligned subspace ({row['chosen']}) brings {shares['aligned']}, its worst "
+            f"control ({SUBSPACES[row['minus']]}) {shares[row['minus']]}, the whole state "
+            f"{shares['whole']}. The difference is {brings.say(row, is_difference=True)} "
+            f"({row['facts']} facts).",
+            row["outcome"],
+        )
