@@ -152,7 +152,7 @@ def _conclude(differences: Rows) -> Iterator[Finding]:
     across = tidy.select(differences, variable="fact", way="across")
     for name, own in tidy.group_by(across, "model").items():
         worst = [find_worst(each) for each in tidy.group_by(own, *GROUP).values()]
-        large = [row for row in worst if row["mean"] >= LEAST and row["low"] > 0]
+        large = [row for row in worst if row["mean"] >= LEAST and row["outcome"] == "above"]
         most = max(row["high"] for row in worst)
         if large:
             where = "; ".join(f"{ASKED.say(row['split'])}, {ROLES[row['role']]}" for row in large)
