@@ -349,4 +349,6 @@ def test_searches_are_transformer_lens(smooth):
         int(best) == int(target)
         for best, target in zip(their_logits.argmax(-1), laid.targets, strict=True)
     ]
-    assert says == [brings for brings, _ in say_targets(laid, move_inside(result.basis, rank))]
+    assert says == [
+        brings for brings, _ in say_targets(laid, move_inside(result.basis.double(), rank))
+    ]

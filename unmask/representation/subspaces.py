@@ -154,7 +154,8 @@ def lay_out_exchanges(model: Model, exchanges: Sequence[Exchange], site: str) ->
     owner, base, place, source, lent = torch.tensor(states_of, device=model.device).T
     columns = [(number[each.base], each.read, each.own, each.target) for each in exchanges]
     bases, reads, owns, targets = torch.tensor(columns, device=model.device).T
-    changes = (states[source, lent] - states[base, place]).clone()
+    changes = (states[source, lent] - states[base, place]).clone()  # not a view of a capture
+    changes = changes.to(torch.promote_types(changes.dtype, torch.float32))
     return LaidOut(model, site, streams, tokens, bases, owner, place, changes, reads, owns, targets)
 
 
