@@ -87,6 +87,7 @@ from unmask.experiments.mending import measure as _mending
 from unmask.experiments.parallel import measure as _parallel
 from unmask.experiments.planted import measure as _planted
 from unmask.experiments.relearn import measure as _relearn
+from unmask.experiments.subspaces import measure as _subspaces
 from unmask.experiments.transparency import measure as _transparency
 # isort: on
 
@@ -118,6 +119,7 @@ recall = _recall.MEASURE
 relearn = _relearn.MEASURE
 represent = _represent.MEASURE
 slots = _slots.MEASURE
+subspaces = _subspaces.MEASURE
 symmetry = _symmetry.MEASURE
 trace = _trace.MEASURE
 transparency = _transparency.MEASURE

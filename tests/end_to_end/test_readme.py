@@ -38,6 +38,7 @@ SMALLER = {
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
     "bench": "--methods lens,attention --mechanisms decoy --forms 1",
     "circuit": "--facts 1 --splits d2p_same --known 0 --edges 0.001 --strongest 0.001 --points 1",
+    "subspaces": "--splits d2p_same --facts 6 --phrasings 1 --known 0 --updates 1 --ranks 2",
     "gradients": "--number 2 --tokens 2 --length 2 --scales 1 --each 1 --draws 2",
     "lens": "--limit 2 --steps 2 --splits d2p_same",
     "steer": "--number 1 --texts 2 --facts 1 --lines 4 --steps 2 --strengths 0.4 --schedules all",
@@ -54,7 +55,7 @@ SMALLER = {
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths", "trace", "knockout", "bench"}
 LONG |= {"quality", "mending", "infilling", "relearn", "parallel", "transparency", "gradients"}
-LONG |= {"alignment", "circuit", "features", "steer", "lens"}
+LONG |= {"alignment", "circuit", "features", "subspaces", "steer", "lens"}
 """Run by `make prove`."""
 ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

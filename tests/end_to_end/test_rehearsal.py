@@ -65,6 +65,7 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--any-answer": "", "--facts": "1", "--known": "0", "--edges": "0.001",
         "--strongest": "0.001", "--points": "1", "--neurons": "1", "--steps": "4",
     },
+    "unmask subspaces": {"--facts": "6", "--known": "0", "--updates": "2", "--ranks": "2"},
     "unmask features": {
         "--facts": "2", "--texts": "2", "--draws": "1", "--size": "32", "--k": "4",
         "--train-steps": "2", "--steps": "2",

@@ -1,7 +1,7 @@
 """Public calls on a tiny pair of models, and values that their arguments must not take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from unmask.editing.settings import Editing
 from unmask.experiments.guidance.corpus import make_biographies
 from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.measures.table import find_measure
+from unmask.representation.prompts import put_before
 from unmask.study.settings import StudySettings
 from unmask.toy.settings import ToySettings
 from unmask.training.data_settings import DataSettings
@@ -103,6 +104,8 @@ RUNNING_TEXT = ("perplexity", "quality", "mending", "infilling")
 LIVES = [f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)]
 STEERED = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
 STEERED["relearn"] = make_two_way_corpus()
+ONCE = [fact for facts in make_two_way_corpus().splits.values() for fact in facts]
+STEERED["subspaces"] = [*ONCE, *(replace(put_before("So", fact), phrasing=1) for fact in ONCE)]
 """Measures that have corpora of their own."""
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0}, "order": {"limit": 1, "steps": 2},
@@ -120,6 +123,8 @@ TINY: dict[str, dict[str, Any]] = {
                    "draws": 1, "rows": 2, "most_calls": 8},
     "gradients": {"number": 2, "length": 2, "draws": 2, "policies": ("table",)},
     "circuit": {"facts": 1, "known": 0, "edges": 1e-3, "strongest": 1e-3, "splits": ("p2d_same",)},
+    "subspaces": {"facts": 6, "known": 0, "phrasings": 1, "updates": 1, "rows": 2, "ranks": (2,),
+                  "variables": ("fact",), "ways": ("within",), "roles": ("subject",)},
     "bench": {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},

@@ -22,6 +22,7 @@ from unmask.experiments.parallel.measure import MEASURE as PARALLEL
 from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.experiments.planted.measure import MEASURE as PLANTED
 from unmask.experiments.relearn.measure import MEASURE as RELEARN
+from unmask.experiments.subspaces.measure import MEASURE as SUBSPACES
 from unmask.experiments.transparency import languages
 from unmask.experiments.transparency.measure import MEASURE as TRANSPARENCY
 from unmask.measures.alignment import MEASURE as ALIGNMENT
@@ -109,6 +110,10 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     few = {"facts": 2, "known": 0, "edges": 0.05, "points": 1, "neurons": 1} | few
     few = {name: value for name, value in few.items() if name != "bands"}
     results["circuit"] = CIRCUIT(place.model, data=people[:4], out=folder / "circuit", **few)
+    few = {"facts": 6, "phrasings": 1, "ranks": (2,), "updates": 1, "rows": 2, "known": 0}
+    results["subspaces"] = SUBSPACES(
+        place.model, data=phrased, out=folder / "subspaces", device="cpu", **few
+    )
     results |= measure_steering(folder)
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)

@@ -191,7 +191,7 @@ MEASURED = [
     "nll", "knowns", "perplexity", "symmetry", "edit", "knockout", "paths", "interchange",
     "erasure", "quality", "mending", "infilling", "slots", "correctors", "planted", "guidance",
     "bench", "relearn", "parallel", "transparency", "gradients", "alignment", "circuit",
-    "features", "steer", "lens",
+    "features", "subspaces", "steer", "lens",
 ]  # fmt: skip
 
 

@@ -14,6 +14,8 @@ class UserError(ValueError):
 
 
 NOTICES = {
+    "no exchanges": "No states were exchanged: expected facts asked in both directions and "
+    "in more phrasings than are searched on, whose answers differ in a token.",
     "none recalled": "None of the facts that were asked is recalled by {models}, and only recalled "
     "facts are traced: ask other facts, or trace these all the same with --any-answer.",
     "one direction": "These facts are asked in one direction only: keys and values are compared "

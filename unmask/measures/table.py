@@ -21,7 +21,7 @@ GROUPS = {
     "Texts": ("perplexity", "quality", "mending", "infilling", "parallel", "transparency"),
     "Mechanism": (
         "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
-        "circuit", "features", "lens", "edit", "relearn", "alignment", "bench",
+        "subspaces", "circuit", "features", "lens", "edit", "relearn", "alignment", "bench",
     ),
     "Steering": ("guidance", "steer", "correctors", "planted", "gradients"),
 }  # fmt: skip
@@ -29,7 +29,7 @@ GROUPS = {
 `unmask --help` has of each stands in `unmask/assets/verbs.json`."""
 EXPERIMENTS = (
     "bench", "relearn", "mending", "infilling", "parallel", "transparency", "guidance",
-    "correctors", "planted", "gradients", "circuit",
+    "correctors", "planted", "gradients", "circuit", "subspaces",
 )  # fmt: skip
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 

@@ -1,0 +1,1 @@
+"""Subspaces that carry a variable, looked for by distributed alignment search."""
