@@ -21,6 +21,9 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import get_paradigm
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
+from unmask.training import examples
+from unmask.training.data_settings import DataSettings
+from unmask.training.examples import Examples, read_examples
 
 # Two workers share two cores.
 torch.set_num_threads(1)
@@ -56,6 +59,27 @@ def hear_interrupts() -> None:
 def pytest_runtest_setup() -> None:
     """A call that an earlier test broke off has no say in the shapes of this one."""
     begin_test()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def made_once() -> Generator[None]:
+    """Rows that a recipe makes in place are made once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.training.mixture.read_examples", _read)
+        yield
+
+
+def _read(data: DataSettings, known: Tokenizer | None, has_foreign: bool) -> Examples:
+    make = examples._MADE.get(data.source)
+    if make is None or known or data.tokenizer:
+        return read_examples(data, known, has_foreign)
+    return _make(make, data, has_foreign)
+
+
+@functools.lru_cache(32)
+def _make(make: str, data: DataSettings, has_foreign: bool) -> Examples:
+    """As `make` makes them, which a test may replace."""
+    return read_examples(data, has_foreign=has_foreign)
 
 
 KINDS = [
