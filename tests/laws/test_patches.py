@@ -17,7 +17,7 @@ import torch
 
 import unmask
 from tests.representation.facts import PREFIXES, make_fact
-from tests.representation.facts import make_model as make_any
+from tests.representation.facts import make_model as make_deep_model
 from tests.training.runs import make_trainer
 from unmask import UserError
 from unmask.evaluation.answers import Asked, score_answers
@@ -27,7 +27,7 @@ from unmask.training.trainer import Trainer
 
 FACT, LAYER = make_fact(0, "p2d"), 1
 Feature = Callable[[Model], list[torch.Tensor]]
-make_model = partial(make_any, layers=3)
+make_model = partial(make_deep_model, layers=3)
 
 
 def ids(model: Model, text: str) -> list[int]:
