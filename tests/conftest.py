@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -27,6 +28,8 @@ from unmask.training.examples import Examples, read_examples
 
 # Two workers share two cores.
 torch.set_num_threads(1)
+# No power cut comes: nothing waits for the disk.
+os.fsync = lambda descriptor: None
 # All verbs with all their options are read once, not at every command of a test.
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
