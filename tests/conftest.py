@@ -72,17 +72,22 @@ def made_once() -> Generator[None]:
         yield
 
 
+_MADE: dict[Any, Examples] = {}
+
+
 def _read(data: DataSettings, known: Tokenizer | None, has_foreign: bool) -> Examples:
+    """As a source makes them, which a test may replace, for the tokenizer of a model."""
     make = examples._MADE.get(data.source)
-    if make is None or known or data.tokenizer:
+    if make is None or data.tokenizer or (known and known.chat):
         return read_examples(data, known, has_foreign)
-    return _make(make, data, has_foreign)
+    key = make, data, has_foreign, known and _spell(known)
+    if key not in _MADE:
+        _MADE[key] = read_examples(data, known, has_foreign)
+    return _MADE[key]
 
 
-@functools.lru_cache(32)
-def _make(make: str, data: DataSettings, has_foreign: bool) -> Examples:
-    """As `make` makes them, which a test may replace."""
-    return read_examples(data, has_foreign=has_foreign)
+def _spell(known: Tokenizer) -> tuple:
+    return known.backend.to_str(), known.mask_id, known.pad_id, known.end_id, known.begin_id
 
 
 KINDS = [

@@ -1,15 +1,26 @@
+from dataclasses import replace
+from functools import cache
+
 import pytest
 
-from unmask.data.corpus import Corpus
+from unmask.data.corpus import TRAINING, Corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 
 
-@pytest.fixture(scope="session")
-def corpus() -> Corpus:
+@cache
+def _make_corpus() -> Corpus:
     return make_reversal_corpus(4, seed=0)
 
 
 @pytest.fixture(scope="session")
-def tokenizer(corpus) -> Tokenizer:
-    return Tokenizer.train(corpus.training_texts(), 1200)
+def corpus() -> Corpus:
+    """All questions and a few lines of training, which every run would read anew."""
+    whole = _make_corpus()
+    few = {split: whole[split][::20] for split in TRAINING}
+    return replace(whole, splits=whole.splits | few)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(_make_corpus().training_texts(), 1200)
