@@ -15,8 +15,11 @@ def _make_corpus() -> Corpus:
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    """All questions and a few lines of training, which every run would read anew."""
-    whole = _make_corpus()
+    return thin(_make_corpus())
+
+
+def thin(whole: Corpus) -> Corpus:
+    """All questions and a few lines of training, which every run reads anew."""
     few = {split: whole[split][::20] for split in TRAINING}
     return replace(whole, splits=whole.splits | few)
 

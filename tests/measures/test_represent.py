@@ -6,6 +6,7 @@ import pytest
 
 import unmask
 from tests.conftest import lively
+from tests.evaluation.conftest import thin
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.base.config import SettingsError
@@ -28,13 +29,18 @@ SHAPE = {"width": 32, "heads": 2, "mlp_width": 64, "context": 96}
 
 
 @pytest.fixture(scope="module")
-def corpus():
+def whole():
     return make_reversal_corpus(6, seed=0)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(corpus):
-    return unmask.Tokenizer.train(corpus.training_texts(), 1200)
+def corpus(whole):
+    return thin(whole)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(whole):
+    return unmask.Tokenizer.train(whole.training_texts(), 1200)
 
 
 @pytest.fixture(scope="module")
