@@ -16,6 +16,8 @@ import typer.testing
 
 from tests.berglund import write_berglund_files
 from tests.shapes import begin_test
+from unmask.data.corpus import Corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
@@ -145,6 +147,12 @@ def lively(config: NetConfig, seed: int = 0) -> Transformer:
 def tokens() -> torch.Tensor:
     """Four rows of eleven tokens."""
     return torch.randint(0, 512, (4, 11), generator=torch.Generator().manual_seed(7))
+
+
+@functools.cache
+def make_corpus_once(num_facts: int) -> Corpus:
+    """A reversal corpus, made once for all tests that ask for it; they must not change it."""
+    return make_reversal_corpus(num_facts)
 
 
 TEXTS = ["The caves of Orsel are deep.", "The baker of Wrenmouth sings."] * 5

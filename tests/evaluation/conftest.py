@@ -1,21 +1,15 @@
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
+from tests.conftest import make_corpus_once
 from unmask.data.corpus import TRAINING, Corpus
-from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
-
-
-@cache
-def _make_corpus() -> Corpus:
-    return make_reversal_corpus(4, seed=0)
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    return thin(_make_corpus())
+    return thin(make_corpus_once(4))
 
 
 def thin(whole: Corpus) -> Corpus:
@@ -26,4 +20,4 @@ def thin(whole: Corpus) -> Corpus:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(_make_corpus().training_texts(), 1200)
+    return Tokenizer.train(make_corpus_once(4).training_texts(), 1200)
