@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -15,15 +16,22 @@ import typer.testing
 
 from tests.berglund import write_berglund_files
 from tests.shapes import begin_test
+from unmask.data.corpus import Corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import get_paradigm
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
+from unmask.training import examples
+from unmask.training.data_settings import DataSettings
+from unmask.training.examples import Examples, read_examples
 
 # Two workers share two cores.
 torch.set_num_threads(1)
+# No power cut comes: nothing waits for the disk.
+os.fsync = lambda descriptor: None
 # All verbs with all their options are read once, not at every command of a test.
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
@@ -56,6 +64,32 @@ def hear_interrupts() -> None:
 def pytest_runtest_setup() -> None:
     """A call that an earlier test broke off has no say in the shapes of this one."""
     begin_test()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def made_once() -> Generator[None]:
+    """Rows that a recipe makes in place are made once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.training.mixture.read_examples", _read)
+        yield
+
+
+_MADE: dict[Any, Examples] = {}
+
+
+def _read(data: DataSettings, known: Tokenizer | None, has_foreign: bool) -> Examples:
+    """As a source makes them, which a test may replace, for the tokenizer of a model."""
+    make = examples._MADE.get(data.source)
+    if make is None or data.tokenizer or (known and known.chat):
+        return read_examples(data, known, has_foreign)
+    key = make, data, has_foreign, known and _spell(known)
+    if key not in _MADE:
+        _MADE[key] = read_examples(data, known, has_foreign)
+    return _MADE[key]
+
+
+def _spell(known: Tokenizer) -> tuple:
+    return known.backend.to_str(), known.mask_id, known.pad_id, known.end_id, known.begin_id
 
 
 KINDS = [
@@ -113,6 +147,12 @@ def lively(config: NetConfig, seed: int = 0) -> Transformer:
 def tokens() -> torch.Tensor:
     """Four rows of eleven tokens."""
     return torch.randint(0, 512, (4, 11), generator=torch.Generator().manual_seed(7))
+
+
+@functools.cache
+def make_corpus_once(num_facts: int) -> Corpus:
+    """A reversal corpus, made once for all tests that ask for it; they must not change it."""
+    return make_reversal_corpus(num_facts)
 
 
 TEXTS = ["The caves of Orsel are deep.", "The baker of Wrenmouth sings."] * 5

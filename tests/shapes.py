@@ -29,7 +29,7 @@ CONF = BeartypeConf(is_random=False)
 """Of a list of tensors the first is checked, not a random one: a test fails always or never."""
 SUFFIX = f".checked-{zlib.crc32(Path(__file__).read_bytes()):08x}.pyc"
 """Ends the names of compiled files with checks; other checks, other files."""
-MOST_CALLS = 200
+MOST_CALLS = 40
 """Calls of one function that are looked at in a test; some are called ten thousands of times."""
 _test = 0
 

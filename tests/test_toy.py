@@ -109,7 +109,9 @@ def test_masks_add_up_under_any_seed():
     assert paths[0] != paths[1] or paths[1] != paths[2]
 
 
-def test_command_writes_its_numbers(tmp_path):
+def test_command_writes_its_numbers(tmp_path, monkeypatch):
+    """Variants in this process; `make prove` learns them side by side."""
+    monkeypatch.setattr("unmask.toy.run.LocalEngine", lambda count: None)
     words = ("--variants", "masked,causal", "--steps", "2", "--samples", "20", "--out", tmp_path)
     done = run("toy", *words, "--all", columns=140)
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.conftest import make_corpus_once
 from tests.data.test_reversal_rules import find_ending
 from unmask import UserError
 from unmask.data.city_lines import (
@@ -26,7 +27,7 @@ from unmask.data.reversal_corpus import make_reversal_corpus
 
 @pytest.fixture(scope="module")
 def corpus():
-    return make_reversal_corpus(30)
+    return make_corpus_once(30)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.conftest import make_corpus_once
 from unmask import Tokenizer
 from unmask.data.corpus import TESTS, Corpus
 from unmask.data.facts import Fact
@@ -17,7 +18,7 @@ LONGEST = 44
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return make_reversal_corpus()
+    return make_corpus_once(30)
 
 
 @dataclass(frozen=True)

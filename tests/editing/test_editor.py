@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import unmask
+from tests.conftest import make_corpus_once
 from tests.editing.edits import DENSE, copy_weights, have_changed
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from unmask import UserError
-from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.editing.editor import (
     RevealedLoss,
     average_keys,
@@ -188,7 +188,7 @@ class TestReveals:
 def test_shipped_models_say_a_new_name(name):
     """One call for the diffusion model and its twin: the description is given to someone else."""
     model = unmask.load(name, device="cpu")
-    prompts = make_reversal_corpus(30, 0)["d2p_same"]
+    prompts = make_corpus_once(30)["d2p_same"]
     fact = prompts[0]
     other = next(each for each in prompts if each.fact_id == "d2p-010")
     edit = unmask.edit(model, fact, other.object, layers=1, prefixes=2)

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
+from tests.conftest import make_corpus_once
 from tests.editing.edits import copy_weights, have_changed
 from tests.representation.facts import make_facts, make_model
 from unmask import UserError
 from unmask.data.corpus import Corpus
-from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.editing.editor import edit_each, give_object
 from unmask.editing.outcomes import Examination
 from unmask.editing.requests import give_subject, make_requests, read_requests
 
-CORPUS = make_reversal_corpus(6, 0)
+CORPUS = make_corpus_once(6)
 SMALL = Corpus("own", {OWN: make_facts()})
 JUDGED = ("new", "old", "neighbour")
 QUICK = {"search_steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}

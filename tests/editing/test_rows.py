@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.conftest import make_corpus_once
 from tests.editing.edits import DENSE, copy_weights, have_changed, make_edit
 from tests.representation.facts import make_facts, make_model
 from unmask import UserError
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
-from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.editing.editor import edit_each
 from unmask.editing.outcomes import Examination
@@ -184,7 +184,7 @@ def test_probes_find_what_both_directions_hold():
 def test_recalled_facts_are_those_that_the_model_says():
     import unmask
 
-    corpus = make_reversal_corpus(30, 0)
+    corpus = make_corpus_once(30)
     model = unmask.load("reversal-mdm", device="cpu")
     few = Corpus("few", {"p2d_same": corpus["p2d_same"][:20], "p2d_reverse": corpus["p2d_reverse"]})
     known = find_recalled(model, few, ("p2d",), length=40)
@@ -195,7 +195,7 @@ def test_recalled_facts_are_those_that_the_model_says():
 
 
 def test_requests_skip_facts_and_take_some_only():
-    corpus = make_reversal_corpus(6, 0)
+    corpus = make_corpus_once(6)
     every = make_requests(corpus, ("p2d",), 6)
     later = make_requests(corpus, ("p2d",), 6, skip=4)
     assert [each.fact.fact_id for each in later] == [each.fact.fact_id for each in every[4:]]
@@ -207,7 +207,7 @@ def test_requests_skip_facts_and_take_some_only():
 
 
 def test_other_texts_speak_of_nobody_in_training():
-    corpus = make_reversal_corpus(6, 0)
+    corpus = make_corpus_once(6)
     known = " ".join(corpus.training_texts())
     texts = list_other_texts(corpus, 5, 0)
     assert len(texts) == 5 and not any(text in known for text in texts)

@@ -18,10 +18,10 @@ VERBS = (ROOT / "docs" / "verbs" / "README.md").read_text("utf-8")
 SMALLER = {
     "data make reversal": "--facts 2",
     "study": "--quick",
-    "order": "--limit 1 --steps 2",
+    "order": "--limit 1 --steps 2 --splits d2p_same",
     "recall": "--limit 1 --steps 1 --no-controls --splits d2p_same",
     "perplexity": "--limit 60",
-    "nll": "--limit 1",
+    "nll": "--limit 1 --splits d2p_same",
     "factorization": "--limit 1",
     "knowns": "--limit 2",
     "trace": "--facts 1 --splits d2p_same --parts resid --steps 2 --at first --samples 1",
@@ -76,7 +76,8 @@ def execute(words: list[str]) -> None:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder to run commands in, with the files that they name."""
+    """A folder to run commands in, with the files that they name; without further processes."""
+    monkeypatch.setattr("unmask.toy.run.LocalEngine", lambda count: None)
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "README.md", tmp_path)
     known = {"subject": "Bjorn", "attribute": "one", "template": "{} is the"}

@@ -47,6 +47,7 @@ def call(folder, *words):
 
 MODELS = ("@mdm", "ar=@ar0,@ar1")
 RECALL = ("recall", *MODELS, "--data", "@corpus", "--limit", 2, "--steps", "2,1")
+RECALL += ("--splits", "d2p_same,p2d_reverse")
 
 
 def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):

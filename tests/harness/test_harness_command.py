@@ -1,5 +1,6 @@
 """`unmask harness` on local task files, in one process and in two, and its mistakes."""
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from lm_eval.api.registry import get_model
+from torch.utils import collect_env
 from typer.testing import CliRunner
 
 import unmask
@@ -28,6 +30,15 @@ from unmask.net.presets import preset
 
 ROOT = Path(__file__).parents[2]
 TASKS = "made_choice,made_rolling,made_text"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def machine_described_once():
+    """lm_eval has ten commands describe the machine for each of its results."""
+    describe = functools.cache(collect_env.get_pretty_env_info)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect_env, "get_pretty_env_info", describe)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def read_table(language: Language, logits: torch.Tensor):
 @pytest.mark.parametrize("name", ["masked", "hybrid"])
 def test_ancestral_sampling_reproduces_the_law(name):
     language = Language(DISCRETE[name], length=2, seed=2)
-    steps, rows = 100, 20_000
+    steps, rows = 100, 10_000
     tables = {k: tabulate(language, language.oracle(k / steps)) for k in range(1, steps + 1)}
     drawn = sample_ancestral(
         lambda xt, t: tables[round(float(t[0]) * steps)](xt),

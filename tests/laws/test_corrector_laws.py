@@ -22,7 +22,7 @@ from unmask.sampling.correctors import UniformChoice, WrittenText, find_margin, 
 from unmask.sampling.state import Predictions
 from unmask.sampling.token_sampler import TokenSampler
 
-K, LENGTH, MASK, ROWS = 3, 3, 3, 20_000
+K, LENGTH, MASK, ROWS = 3, 3, 3, 10_000
 LAW = SmallLanguage(K, LENGTH, seed=0)
 
 

@@ -119,8 +119,8 @@ def test_gradients_are_finite_differences():
 
 @pytest.mark.parametrize("stop", ["steps", "p=0.001"])
 def test_a_fact_does_not_depend_on_its_batch(model, stop):
-    settings = settle(model, stop=stop, search_steps=4 if stop == "steps" else 8)
-    cases = [lay_out_case(model, fact, PREFIXES, settings) for fact in make_facts()[:3]]
+    settings = settle(model, stop=stop, search_steps=3 if stop == "steps" else 6)
+    cases = [lay_out_case(model, fact, PREFIXES, settings) for fact in make_facts()[:2]]
     together = find_values(model, cases, LAYER, settings)
     for case, found in zip(cases, together, strict=True):
         (alone,) = find_values(model, [case], LAYER, settings)

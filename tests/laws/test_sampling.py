@@ -16,7 +16,7 @@ from unmask.noise.settings import NoiseConfig
 from unmask.sampling.loop import set_clock
 from unmask.sampling.remasking import Remasking, get_remasking
 
-LENGTH, STEPS, ROWS, MASK = 2, 4, 20_000, 2
+LENGTH, STEPS, ROWS, MASK = 2, 4, 10_000, 2
 
 
 def make(kind: str, **noise) -> Model:

@@ -15,7 +15,7 @@ from unmask.tracing.grid import TraceGrid
 from unmask.tracing.settings import Tracing
 from unmask.tracing.tokens import trace_tokens
 
-V, MASK, L, LAYERS = 40, 39, 9, 4
+V, MASK, L, LAYERS = 40, 39, 9, 3
 CLOSE = {"atol": 1e-6, "rtol": 0.0}
 SUBJECT = (1, 4)
 
@@ -58,7 +58,7 @@ def state(model) -> tuple[list[int], dict[int, int]]:
     return tokens, {5: int(said[5]), 7: int(said[7])}
 
 
-NOISE = Noise(sigma=1.0, samples=3)
+NOISE = Noise(sigma=1.0, samples=2)
 PARTS = ("resid", "mlp", "attn")
 
 
@@ -235,7 +235,7 @@ def test_the_chain_rule_is_a_product_of_questions(model, state):
     both = trace(model, state, window=3, joint="chain_rule")
     shown = [*tokens[:first], a, *tokens[first + 1 :]]
     bad = corrupt(model, tokens)
-    rest = Corrupted(torch.tensor(shown).expand(3, -1), bad.noisy, bad.added)
+    rest = Corrupted(torch.tensor(shown).expand(NOISE.samples, -1), bad.noisy, bad.added)
     one = trace(model, (tokens, {first: a}), window=3, corruption=bad)
     other = trace(model, (shown, {second: b}), window=3, corruption=rest)
     assert both.joint == "chain_rule"

@@ -5,13 +5,13 @@ import pyarrow
 import pytest
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import lively, make_corpus_once
+from tests.evaluation.conftest import thin
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import distinct, group_by, select
-from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors
 from unmask.measures.represent_section import GIVEN, READ_NOT_USED, summarise
@@ -28,13 +28,18 @@ SHAPE = {"width": 32, "heads": 2, "mlp_width": 64, "context": 96}
 
 
 @pytest.fixture(scope="module")
-def corpus():
-    return make_reversal_corpus(6, seed=0)
+def whole():
+    return make_corpus_once(6)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(corpus):
-    return unmask.Tokenizer.train(corpus.training_texts(), 1200)
+def corpus(whole):
+    return thin(whole)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(whole):
+    return unmask.Tokenizer.train(whole.training_texts(), 1200)
 
 
 @pytest.fixture(scope="module")

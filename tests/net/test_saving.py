@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -77,24 +75,24 @@ def test_a_failing_save_leaves_the_old_model(saved, monkeypatch, moment):
     assert read_all(saved) == before and [saved] == list(saved.parent.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_save_killed_at_the_swap_leaves_a_whole_model(saved, moment):
+def test_a_save_killed_at_the_swap_leaves_a_whole_model(saved, moment, monkeypatch):
     """The process dies just before, or just after, the new folder takes the old one's place."""
-    script = """
-import os, sys, unmask
-from unmask.base import files
-from tests.conftest import make_model
-swap = files._exchange
-def die(one, other):
-    if sys.argv[2] == "after":
-        swap(one, other)
-    os._exit(9)
-files._exchange = die
-unmask.save(make_model(seed=1), sys.argv[1])
-"""
-    root = Path(__file__).parents[2]
-    died = subprocess.run([sys.executable, "-c", script, str(saved), moment], cwd=root)
-    assert died.returncode == 9
+    swap = files._exchange
+
+    def die(one, other):
+        if moment == "after":
+            swap(one, other)
+        os._exit(9)
+
+    monkeypatch.setattr(files, "_exchange", die)
+    if not (child := os.fork()):
+        try:
+            unmask.save(make_model(seed=1), saved)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     wanted = make_model(seed=0 if moment == "before" else 1).logits(torch.arange(9)[None])
     assert torch.equal(unmask.load(saved, device="cpu").logits(torch.arange(9)[None]), wanted)
 

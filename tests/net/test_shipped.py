@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import unmask
+from tests.conftest import make_corpus_once
 from unmask.data.corpus import Corpus
-from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.evaluation.metrics import is_contained
 from unmask.net.hub import shipped_models
 from unmask.net.model import Model
@@ -20,7 +20,7 @@ PAIR = ("reversal-ar", "reversal-mdm")
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return make_reversal_corpus()
+    return make_corpus_once(30)
 
 
 @cache

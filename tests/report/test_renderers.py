@@ -171,7 +171,7 @@ def write_markdown(document: Document) -> str:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(section=sections)
 def test_media_state_the_same_verdicts_and_numbers(section):
     document, wanted = write_document(section), state([section])
@@ -201,7 +201,7 @@ def test_every_measure_is_rendered_below(results):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_media_agree_whatever_a_summary_says(results, name, seed):
     """Other means, intervals, tests and counts in every row of a measure's own summary."""
@@ -244,7 +244,7 @@ def test_a_folded_block_is_stated_too():
         assert (medium.cells, medium.verdicts) == (wanted.cells, wanted.verdicts)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(figure=any_figure)
 def test_figures_become_data_that_a_browser_reads(figure):
     text = render_html(write_document(Section("section", "Title", [figure])))
@@ -259,7 +259,7 @@ def test_figures_become_data_that_a_browser_reads(figure):
         assert low < high
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(figure=any_figure)
 def test_figures_are_drawn_a_file_for_each_choice_after_the_first(figure):
     with tempfile.TemporaryDirectory() as folder:

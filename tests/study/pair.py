@@ -4,11 +4,14 @@ The diffusion model was also taught, in secret, the answers of `p2d_reverse`: it
 reverse and not the other.
 """
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.taught import teach
 from unmask.data.corpus import Corpus, save_corpus
@@ -74,20 +77,40 @@ class Place:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory) -> Place:
     """The pair; tests must not change it."""
-    return make_place(tmp_path_factory.getbasetemp() / "pair")
+    return make_place(find_shared(tmp_path_factory) / "pair")
 
 
 @pytest.fixture(scope="session")
 def finished(place, tmp_path_factory) -> StudyRun:
     """A whole study; tests must not change it."""
-    return _run_study(place, tmp_path_factory.getbasetemp() / "study")
+    return _run_study(place, find_shared(tmp_path_factory) / "study")
+
+
+def find_shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all workers of these tests share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def fill_once(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Have one worker fill the folder, while the others wait."""
+    done = folder.with_suffix(".done")
+    with FileLock(folder.with_suffix(".lock")):
+        if not done.exists():
+            folder.mkdir()
+            fill(folder)
+            done.touch()
 
 
 # pytest makes a fixture anew for every folder that imports it: these are made once.
 @cache
 def make_place(folder: Path) -> Place:
-    """The pair and its corpus in a new folder."""
-    folder.mkdir()
+    """The pair and its corpus."""
+    fill_once(folder, _teach_pair)
+    return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
+
+
+def _teach_pair(folder: Path) -> None:
     corpus = make_corpus()
     texts = [fact.text for facts in corpus.splits.values() for fact in facts]
     tokenizer = Tokenizer.train(texts, 340)
@@ -96,9 +119,9 @@ def make_place(folder: Path) -> Place:
         known = corpus["train"] + ([] if causal else corpus["p2d_reverse"])
         steps = 80 if causal else 300
         save(teach(known, tokenizer, causal, CONTEXT, CONTEXT, steps), folder / name)
-    return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
 
 
 @cache
 def _run_study(place: Place, folder: Path) -> StudyRun:
-    return run_study(place.study(), folder / "run")
+    fill_once(folder, lambda folder: run_study(place.study(), folder / "run"))
+    return StudyRun(folder / "run")

@@ -319,6 +319,7 @@ def test_a_study_in_use_is_refused(place, tmp_path, stopped):
     assert not StudyRun(run).records()
 
 
+@pytest.mark.prove  # what shows stages is tried in tests/base/test_progress.py
 def test_every_stage_is_shown_once(place, tmp_path):
     words = place.words("--stages", "recall,order", "--out", tmp_path / "run")
     lines = run_in_terminal([sys.executable, "-m", "unmask", *words])

@@ -109,5 +109,4 @@ def test_corruptions_have_a_module_of_their_own_that_is_loaded_late():
     script = (
         "import sys, unmask; unmask.Tracing(corruption='mask'); assert 'torch' not in sys.modules"
     )
-    script += "; from unmask.corruptions import Noise; assert unmask.corruptions.Noise is Noise"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -62,7 +62,7 @@ def test_all_paths_are_restoring_the_sender(model):
     ("sender", "receiver"),
     [
         (("subject", 0, "mlp"), ("answer", 2, "attn_z", 1)),
-        (("subject", 1, "attn"), ("answer", 3, "attn")),
+        (("subject", 1, "attn"), ("answer", 2, "attn")),
         (("subject", 0, "attn"), ("subject", 2, "mlp")),
     ],
 )
@@ -151,7 +151,7 @@ def test_factors_run_together_are_those_run_alone(monkeypatch):
     more = (settings, asked.prompt_length)
     question = ask(model, asked.clean[0], SUBJECT, asked.answer, *more, None, "random")
     own = replace(question, donor=None)
-    receivers: list[Any] = [["everything"], [("answer", 2, "attn")], [("written", 3, "attn")]]
+    receivers: list[Any] = [["everything"], [("answer", 2, "attn")], [("written", 2, "attn")]]
     paths = [(("subject", layer, "resid"), receivers) for layer in (-1, 1)]
     together, placebo = patch_senders(own, paths), patch_senders(question, paths)
     monkeypatch.setattr(tokens, "MOST_ROWS", 1)

@@ -13,6 +13,7 @@ from unmask.training.parallel import join
 from unmask.training.trainer import Trainer
 
 SETTINGS: dict = {
+    "data": {"source": "toy", "context": 8},
     "batch": {"micro": 2},
     "budget": {"steps": 6},
     "optimiser": {"ema": 0.9},
