@@ -2,7 +2,8 @@
 
 Numbers are kept in 32 bits, seven digits, and read back in 64, so that sums are as exact as before.
 Columns of few values, such as strengths of guidance, stay as they are: rows are chosen by them, and
-0.8 in 32 bits is not 0.8. Summaries are left out: they are computed from the tables when a run is read.
+0.8 in 32 bits is not 0.8. Summaries are left out: they are computed from the tables when a run is
+read.
 """
 
 import shutil

@@ -92,8 +92,8 @@ def ask(name: str) -> Callable:
         if name in ("knowns", *RUNNING_TEXT) and given["data"] is pieces.corpus:
             file = "knowns.json" if name == "knowns" else "perplexity.txt"
             given["data"] = pieces.folder / file
-        if name in STEERED and given["data"] is pieces.corpus:
-            given["data"] = STEERED[name]
+        if name in CORPORA and given["data"] is pieces.corpus:
+            given["data"] = CORPORA[name]
         return find_measure(name)(given.pop("subjects", pieces.model), **given)
 
     return call
@@ -102,10 +102,10 @@ def ask(name: str) -> Callable:
 RUNNING_TEXT = ("perplexity", "quality", "mending", "infilling")
 """Measures whose data are texts, not facts."""
 LIVES = [f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)]
-STEERED = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
-STEERED["relearn"] = make_two_way_corpus()
-ONCE = [fact for facts in make_two_way_corpus().splits.values() for fact in facts]
-STEERED["subspaces"] = [*ONCE, *(replace(put_before("So", fact), phrasing=1) for fact in ONCE)]
+CORPORA = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
+CORPORA["relearn"] = BOTH_WAYS = make_two_way_corpus()
+ONCE = [fact for facts in BOTH_WAYS.splits.values() for fact in facts]
+CORPORA["subspaces"] = [*ONCE, *(replace(put_before("So", fact), phrasing=1) for fact in ONCE)]
 """Measures that have corpora of their own."""
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0}, "order": {"limit": 1, "steps": 2},
@@ -124,8 +124,8 @@ TINY: dict[str, dict[str, Any]] = {
     "gradients": {"number": 2, "length": 2, "draws": 2, "policies": ("table",)},
     "circuit": {"facts": 1, "known": 0, "edges": 1e-3, "strongest": 1e-3, "splits": ("p2d_same",)},
     "subspaces": {"facts": 6, "known": 0, "phrasings": 1, "updates": 1, "rows": 2, "ranks": (2,),
-                  "variables": ("fact",), "ways": ("within",), "roles": ("subject",)},
-    "bench": {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
+                  "variables": ("fact",), "ways": ("within",), "roles": ("subject",)}, "bench":
+        {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "paths": {"facts": 1, "steps": 2, "bands": 1, "heads": False, "splits": ("p2d_same",)},
@@ -382,8 +382,7 @@ CALLS: dict[str, Call] = {
                    data=lambda p, out: DataSettings(source="reversal")),
         bad={"kind": ["x", None, 3], "data": [None, 3, "x"], "seed": SEED, "batch": [None, 3]}),
     "NetConfig": Call(
-        with_first(unmask.NetConfig, vocab_size=9, width=8, layers=1, heads=2, mlp_width=8,
-                   context=8),
+        with_first(unmask.NetConfig, vocab_size=9, width=8, layers=1, heads=2, mlp_width=8),
         unmask.NetConfig,
         {"num_logits": COUNT[:6], "kv_heads": COUNT[:6], "head_width": COUNT[:6], "norm": ["x", 3]},
     ),
@@ -392,12 +391,10 @@ CALLS: dict[str, Call] = {
 NOT_CALLED = {
     **dict.fromkeys(("Extraction", "Sampling", "StudySettings", "ToySettings", "Tracing"),
                     "settings, made by the calls that take them"),
-    "Process": "the contract of processes of one's own",
-    "Fact": "a record; files of facts are spoiled",
-    "Model": "a record of loaded parts", "TraceGrid": "a result",
+    "Process": "the contract of processes of one's own", "Fact": "a record; files are spoiled",
+    "Model": "a record of loaded parts", "TraceGrid": "a result", "__version__": "a text",
     "StepState": "handed to strategies, not made by users",
-    "Trajectory": "a result; its files are spoiled",
+    "Trajectory": "a result; its files are spoiled", "corruptions": "a module of functions",
     "UserError": "what mistakes are raised as",
-    "corruptions": "a module of functions", "__version__": "a text",
 }  # fmt: skip
 """Public names without a call of their own, and why."""

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.calls import RUNNING_TEXT, STEERED, TINY, Pieces
+from tests.hostile.calls import CORPORA, RUNNING_TEXT, TINY, Pieces
 from tests.hostile.pages import write_page
 from unmask.base.files import write_json
 from unmask.base.runs import is_passing
@@ -43,7 +43,7 @@ def measure(name: str, *words: str, **changes: Any) -> Write:
 
     def write(pieces: Pieces, out: Path) -> list[str]:
         own = dict.fromkeys(RUNNING_TEXT, pieces.folder / "perplexity.txt")
-        own |= {each: pieces.folder / each for each in STEERED}
+        own |= {each: pieces.folder / each for each in CORPORA}
         options = list(words)
         if not words:
             given = {key: own for key, own in TINY.get(name, {}).items() if key not in _FLAGS}
@@ -344,7 +344,7 @@ def make_places(folder: Path) -> Pieces:
     if not folder.is_dir():
         make_place(folder)
     pieces = make_pieces(folder)
-    for name, corpus in STEERED.items():
+    for name, corpus in CORPORA.items():
         save_corpus(corpus, folder / name, pieces.model.tokenizer)
     write_tasks(folder / "tasks")
     (berglund := folder / "berglund").mkdir()
