@@ -33,6 +33,7 @@ from tests.hostile.values import (
 from tests.study.pair import make_two_way_corpus
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.sources import split_own
 from unmask.dictionaries.dictionary_training import DictionarySettings
 from unmask.editing.settings import Editing
 from unmask.experiments.guidance.corpus import make_biographies
@@ -104,8 +105,9 @@ RUNNING_TEXT = ("perplexity", "quality", "mending", "infilling")
 LIVES = [f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)]
 CORPORA = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
 CORPORA["relearn"] = BOTH_WAYS = make_two_way_corpus()
-ONCE = [fact for facts in BOTH_WAYS.splits.values() for fact in facts]
-CORPORA["subspaces"] = [*ONCE, *(replace(put_before("So", fact), phrasing=1) for fact in ONCE)]
+SAID = [fact for facts in BOTH_WAYS.splits.values() for fact in facts]
+SAID += [replace(put_before("So", fact), phrasing=1) for fact in SAID]
+CORPORA["subspaces"] = split_own("own", SAID)
 """Measures that have corpora of their own."""
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0}, "order": {"limit": 1, "steps": 2},
@@ -124,8 +126,8 @@ TINY: dict[str, dict[str, Any]] = {
     "gradients": {"number": 2, "length": 2, "draws": 2, "policies": ("table",)},
     "circuit": {"facts": 1, "known": 0, "edges": 1e-3, "strongest": 1e-3, "splits": ("p2d_same",)},
     "subspaces": {"facts": 6, "known": 0, "phrasings": 1, "updates": 1, "rows": 2, "ranks": (2,),
-                  "variables": ("fact",), "ways": ("within",), "roles": ("subject",)}, "bench":
-        {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
+                  "variables": ("fact",), "ways": ("within",), "roles": ("subject",)},
+    "bench": {"methods": ("lens",), "mechanisms": ("decoy",), "forms": 1},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "paths": {"facts": 1, "steps": 2, "bands": 1, "heads": False, "splits": ("p2d_same",)},
@@ -391,10 +393,8 @@ CALLS: dict[str, Call] = {
 NOT_CALLED = {
     **dict.fromkeys(("Extraction", "Sampling", "StudySettings", "ToySettings", "Tracing"),
                     "settings, made by the calls that take them"),
-    "Process": "the contract of processes of one's own", "Fact": "a record; files are spoiled",
-    "Model": "a record of loaded parts", "TraceGrid": "a result", "__version__": "a text",
-    "StepState": "handed to strategies, not made by users",
-    "Trajectory": "a result; its files are spoiled", "corruptions": "a module of functions",
-    "UserError": "what mistakes are raised as",
+    "Process": "a contract", "Fact": "its files are spoiled", "StepState": "handed to strategies",
+    "Model": "loaded parts", "TraceGrid": "a result", "__version__": "a text",
+    "corruptions": "functions", "UserError": "raised", "Trajectory": "its files are spoiled",
 }  # fmt: skip
 """Public names without a call of their own, and why."""

@@ -149,8 +149,7 @@ KILLED: dict[str, Write] = {
     "order": measure("order", limit=3, steps=8), "alignment": measure("alignment", facts=3),
     "nll": measure("nll", limit=6), "features": measure("features"),
     "factorization": measure("factorization", limit=6), "steer": measure("steer", steps=4),
-    "knowns": on_shipped("knowns", "--limit", "4"), "subspaces": on_shipped(
-        "subspaces", "--splits", "d2p_same", "--facts", "6", "--phrasings", "1", "--known", "0"),
+    "knowns": on_shipped("knowns", "--limit", "4"), "subspaces": measure("subspaces", updates=9),
     "perplexity": measure("perplexity", repeats=8),
     "quality": measure("quality", steps=(2, 4)),
     "mending": measure("mending", calls=(2, 4)), "lens": measure("lens"),
