@@ -34,7 +34,7 @@ class TokenSmear:
     home: Int[Tensor, "B"]
     """Where it is likeliest."""
     lost: Float[Tensor, "B L"]
-    """What its probability loses at other open places near by once it is written there."""
+    """How far its probability falls at each open place near by once it is written at home."""
 
 
 @dataclass(frozen=True)

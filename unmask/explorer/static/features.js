@@ -5,7 +5,7 @@ import { RunCard, makeLegend } from "./canvas.js";
 import { announce, byId, formatNumber, make, quoteToken, reveal } from "./dom.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
-import { chooseFacts, follow, offerFacts } from "./write.js";
+import { askByForm, chooseFacts, follow, offerFacts } from "./write.js";
 
 const STEPS_OF = { all: "all steps", early: "the early half of the steps", late: "the late half of the steps" };
 const TOP = 5; // Guesses per open position.
@@ -26,20 +26,7 @@ export class FeaturesView {
     this.jobs = new Jobs((text) => announce(text, true));
     this.reading = new Jobs((text) => announce(text, true));
     this.steering = null; // {feature, says, strength, schedule}: what is added to the second text.
-    byId("features-form").addEventListener("submit", (event) => { event.preventDefault(); this.write(); });
-    byId("features-stop").addEventListener("click", () => this.stop());
-    this.prompt.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      this.write();
-    });
-    this.prompt.addEventListener("input", () => { this.facts.value = ""; });
-    this.facts.addEventListener("change", () => {
-      const fact = app.info.facts[this.facts.value];
-      if (!fact) return;
-      this.prompt.value = fact.prompt;
-      this.write();
-    });
+    askByForm(this, "features", app);
     for (const control of [this.schedule, this.strength]) control.addEventListener("change", () => {
       if (this.steering) this.steer(this.steering);
       else app.remember();

@@ -30,6 +30,24 @@ export function offerFacts(control, { facts, models }) {
     ...facts.map((fact, i) => [fact, i]).filter(([fact]) => nameWay(fact) === way).map(([fact, i]) => make("option", { value: i, textContent: `${fact.prompt.trim()} … ${fact.answer.trim()}` })))));
 }
 
+/** The view's form writes: by its button, by Enter in the prompt, or when a fact is picked, whose prompt it takes. */
+export function askByForm(view, name, app) {
+  byId(`${name}-form`).addEventListener("submit", (event) => { event.preventDefault(); view.write(); });
+  byId(`${name}-stop`).addEventListener("click", () => view.stop());
+  view.prompt.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    view.write();
+  });
+  view.prompt.addEventListener("input", () => { view.facts.value = ""; });
+  view.facts.addEventListener("change", () => {
+    const fact = app.info.facts[view.facts.value];
+    if (!fact) return;
+    view.prompt.value = fact.prompt;
+    view.write();
+  });
+}
+
 /** A call of `/api/write` into a run: the card follows what arrives. */
 export async function follow(card, run, request, signal, from = null, ended = () => {}) {
   card.say("asking …");
@@ -82,20 +100,7 @@ export class WriteView {
     this.cards = [];
     this.place = byId("write-runs");
     byId("write-legend").append(makeLegend());
-    byId("write-form").addEventListener("submit", (event) => { event.preventDefault(); this.write(); });
-    byId("write-stop").addEventListener("click", () => this.stop());
-    this.prompt.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      this.write();
-    });
-    this.prompt.addEventListener("input", () => { this.facts.value = ""; });
-    this.facts.addEventListener("change", () => {
-      const fact = app.info.facts[this.facts.value];
-      if (!fact) return;
-      this.prompt.value = fact.prompt;
-      this.write();
-    });
+    askByForm(this, "write", app);
     this.withTwin.addEventListener("change", () => this.showCards());
     this.smearing.addEventListener("change", () => { this.looking.stop(); for (const card of this.cards) this.look(card); app.remember(); });
     this.models = [{ key: "model", name: "model", kind: "masked", parameters: 0, mask_id: undefined }];
